@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Stream the tar of one path of an image (a created, never started container, removed afterwards)."""
 
     def load(self, config: bytes, layer: Layer, base: LocalImage, deletions: Sequence[str]) -> tuple[LocalImage, str]:
-        """Put base + layer into the engine without a tag; return the image and the way that worked (`load`, `commit`)."""
+        """Put base + layer into the engine, untagged; return the image and the way that worked (`load`, `commit`)."""
 
     def tag(self, image: Digest, reference: ImageRef) -> None: ...
 
