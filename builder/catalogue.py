@@ -422,3 +422,55 @@ def is_base_alias(text: str) -> bool:
 def matches_blob(prefix: str, blob: Oid) -> bool:
     """Tell whether a blob id written in a definition (8 digits or more) means this blob."""
     return blob.startswith(prefix)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The definition that `--pr` numbers or `--overlay` select, before the base is known; and what to say of it."""
+
+    overlay: Overlay
+    note: str
+
+
+def choose(
+    catalogue: Catalogue, numbers: tuple[int, ...], name: str | None, *, bare: bool, alias: str | None
+) -> Choice:
+    """Choose the definition; InputError where several fit or the words contradict each other.
+
+    Definitions that name bases by alias only are admitted or not here; predicates need the tree (`needs_tree`).
+    """
+    if name is not None:
+        return Choice(_chosen_by_name(catalogue, numbers, name, bare=bare), f"definition {name}, as asked for")
+    if not numbers:
+        raise InputError("arguments", "neither a pull request nor a definition is given", hint="give --pr or --overlay")
+    if bare:
+        return Choice(bare_overlay(numbers), "no definition, as asked for: every runtime file is merged")
+    fitting = [o for o in map(catalogue.overlay, catalogue.overlay_names()) if o.pull_requests == numbers]
+    admitted = [overlay for overlay in fitting if may_admit(overlay, alias)]
+    if len(admitted) > 1:
+        names = ", ".join(overlay.name for overlay in admitted)
+        raise InputError("--pr", f"several definitions fit: {names}", hint=f"pick one: --overlay {admitted[0].name}")
+    if admitted:
+        return Choice(admitted[0], f"definition {admitted[0].name} lists exactly these pull requests")
+    if fitting:
+        names = ", ".join(overlay.name for overlay in fitting)
+        return Choice(bare_overlay(numbers), f"definition {names} does not admit this base and is not used")
+    return Choice(
+        bare_overlay(numbers), "no definition lists exactly these pull requests: every runtime file is merged"
+    )
+
+
+def _chosen_by_name(catalogue: Catalogue, numbers: tuple[int, ...], name: str, *, bare: bool) -> Overlay:
+    if bare:
+        raise InputError("arguments", "--overlay and --no-definition exclude each other", hint="give one of them")
+    overlay = catalogue.overlay(name)
+    if numbers and numbers != overlay.pull_requests:
+        listed = " ".join(f"--pr {number}" for number in overlay.pull_requests)
+        message = f"definition {name} is for {listed}, in this order"
+        raise InputError("--pr", message, hint="leave --pr out, or add --no-definition instead of --overlay")
+    return overlay
+
+
+def may_admit(overlay: Overlay, alias: str | None) -> bool:
+    """Tell whether a definition can admit a base of this alias; with predicates only the tree can tell for sure."""
+    return not overlay.bases or alias in overlay.bases or any(not is_base_alias(entry) for entry in overlay.bases)

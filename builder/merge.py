@@ -30,7 +30,26 @@ BLOCKING: frozenset[State] = frozenset({"conflict", "missing-in-base", "needs-bu
 
 LINK, GITLINK = "120000", "160000"
 
-_COMPILED = frozenset(".c .cc .cpp .cxx .cu .cuh .h .hpp .hip .rs .pyx .pxd .f .f90 .proto .so .a .o".split())
+_COMPILED = frozenset(
+    (
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cxx",
+        ".cu",
+        ".cuh",
+        ".h",
+        ".hpp",
+        ".hip",
+        ".rs",
+        ".pyx",
+        ".pxd",
+        ".f90",
+        ".proto",
+        ".so",
+        ".a",
+    )
+)
 _BUILD_FILES = re.compile(
     r"(?:^|/)(?:pyproject[\w.-]*\.toml|setup\.(?:py|cfg)|MANIFEST\.in|CMakeLists\.txt|Makefile|Cargo\.(?:toml|lock)"
     r"|build\.rs|requirements[\w.-]*\.txt|constraints[\w.-]*\.txt|uv\.lock|poetry\.lock)$|\.cmake$"

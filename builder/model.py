@@ -117,6 +117,11 @@ class ImageRef:
             return f"{self.domain}/{self.path}"
         return self.path.removeprefix("library/")
 
+    @property
+    def repository_and_tag(self) -> str:
+        """The reference without its digest, as people write it."""
+        return self.repository + (f":{self.tag}" if self.tag else "")
+
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return self.repository + tag + (f"@{self.digest}" if self.digest else "")
@@ -199,6 +204,18 @@ class SourceTree:
 
 ReadTree = Callable[[str], bytes | None]
 """A tree as merging, patches and checks see it: package path -> bytes, None where there is no such file."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a tree that is to be searched as well as read."""
+
+    paths: frozenset[str]
+    read: ReadTree
+
+    def overlaid(self, edits: Mapping[str, bytes]) -> Self:
+        """Return this tree with some files replaced or added."""
+        return type(self)(self.paths | edits.keys(), lambda path: edits[path] if path in edits else self.read(path))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pure: is a pull request's change to one file already in the base? Judged by definitions, never by reversing a diff."""
+"""Pure: is a pull request's change to a file already in the base? Judged by definitions, never by reversing a diff."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def _added_lines(ours: bytes, parent: bytes, result: bytes) -> tuple[tuple[str, 
     mine = Counter(_lines(ours))
     trivial = {line for line in added if len(line.strip()) < 4}
     wanted = [line for line in added.elements() if line not in trivial]
-    there, missing = [], []
+    there: list[str] = []
+    missing: list[str] = []
     for line in wanted:
         (there if mine[line] > 0 else missing).append(line)
         mine[line] -= 1

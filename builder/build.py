@@ -1,0 +1,548 @@
+"""The pipeline: the steps of a plan and a build in order. The rules are in the modules it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import filelock
+
+from builder import base as bases
+from builder import carry, catalogue, compat, patches, records, smoke, source_tree
+from builder import plan as plans
+from builder.base import FolderBase, ImageBase, Sources
+from builder.catalogue import Catalogue, Overlay
+from builder.checkpoint import Checkpoint
+from builder.doors import Engine, Progress, Upstream
+from builder.errors import InputError, Refused, Unavailable
+from builder.merge import BaseFile, FileResult, Merged, Sides, Subject, merge_pull_request
+from builder.model import Check, Digest, ImageRef, LocalImage, Merge3, Platform, PullRequest, PullRequestRef, SourceTree
+from builder.plan import Edit, Findings, Plan
+from builder.records import PROJECT, Lock, Report, canonical, write_atomic
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked to be planned."""
+
+    base: str
+    pull_requests: tuple[int, ...] = ()
+    overlay: str | None = None
+    is_bare: bool = False
+    platform: Platform | None = None
+    live_root: str | None = None
+    is_forced: bool = False
+    accept_closed: bool = False
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The doors, opened by the command line; `sources` is called only where an image base needs it."""
+
+    sources: Callable[[], Sources]
+    upstream: Callable[[str], Upstream]
+    merge3: Merge3
+    progress: Progress
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a build shall leave: the tag, what the smoke test judges, and where the report goes."""
+
+    tag: ImageRef | None = None
+    is_replacing: bool = False
+    draft: Checkpoint | None = None
+    target: Checkpoint | None = None
+    require: frozenset[str] = frozenset()
+    report: Path | None = None
+    state: Path = Path()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a build came to. `image` is None where nothing stayed in the engine."""
+
+    plan: Plan
+    image: LocalImage | None = None
+    tag: ImageRef | None = None
+    loaded_by: str = ""
+    is_reused: bool = False
+    checks: tuple[Check, ...] = ()
+    report: Path | None = None
+
+    @property
+    def verdict(self) -> records.Verdict:
+        """The plan's verdict, or the smoke test's where it ran."""
+        if self.checks and self.plan.verdict == "ok":
+            return smoke.verdict(self.checks)
+        return self.plan.verdict
+
+
+def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
+    """Run steps 1 to 8: everything that can be known before the engine is given a layer."""
+    named = bases.named(request.base, shelf)
+    alias = named[1].alias if isinstance(named, tuple) and named[1] else None
+    choice = catalogue.choose(shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias)
+    overlay, notes = choice.overlay, [choice.note]
+    series = _load_patches(shelf, overlay)
+    lock = _read_lock(shelf, overlay, series)
+    base = named if isinstance(named, FolderBase) else _resolve_base(request, shelf, doors, lock)
+    upstream = doors.upstream(overlay.upstream)
+    pulls = [_resolve(upstream, overlay, number, lock, request) for number in overlay.pull_requests]
+    base, tree = _tree(base, overlay, request, doors)
+    notes += base.notes if isinstance(base, ImageBase) else ()
+    overlay, series, notes = _admitted(overlay, series, alias, tree, request, notes)
+    found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
+    present = plans.is_present(found.merged) and not request.is_forced
+    verdict = plans.verdict_of(found, is_present=present, has_edits=bool(edits))
+    made = Plan(overlay, base, tree, found, edits, verdict, notes=tuple(notes))
+    is_buildable = verdict == "ok" and isinstance(base, ImageBase)
+    return plans.with_bytes(made, max(pull.committed for pull in pulls)) if is_buildable else made
+
+
+def build(request: Request, wanted: Wanted, shelf: Catalogue, doors: Doors) -> Outcome:
+    """Run the whole pipeline; the tag moves last, and only after the smoke test."""
+    made = make_plan(request, shelf, doors)
+    if not isinstance(made.base, ImageBase):
+        raise InputError(made.base.name, "is a folder; an image is built on an image", hint="use plan for a folder")
+    if made.built is None:
+        return Outcome(made)
+    sources = doors.sources()
+    tag = wanted.tag or default_tag(made)
+    refuse_tag(tag, made, sources.engine, is_replacing=wanted.is_replacing)
+    with _one_at_a_time(wanted.state, made.built.plan_digest):
+        outcome = _load_and_smoke(made, tag, wanted, sources.engine, doors)
+    _record_platform(shelf, made, doors)
+    return outcome
+
+
+def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, doors: Doors) -> Outcome:
+    assert made.built is not None
+    started = _now()
+    inputs = smoke_inputs(made, wanted)
+    known = same_image(engine, made)
+    if known is not None and (checks := _earlier_checks(wanted.state, known, inputs)) is not None:
+        doors.say(f"an identical image exists ({known.id}); it is reused, with the smoke test of its build")
+        engine.tag(known.id, tag)
+        return Outcome(made, known, tag, "reused", is_reused=True, checks=checks)
+    image, way = (known, "reused") if known is not None else _load(made, engine)
+    try:
+        checks = smoke.run(smoke_subject(made, image, wanted, engine), tuple(smoke.CHECKS))
+    except BaseException:
+        engine.remove(image.id)
+        raise
+    outcome = Outcome(made, image, tag, way, is_reused=known is not None, checks=checks)
+    report = _report(outcome, inputs, started, engine, doors.sources().mirror)
+    path = wanted.report or report_path(wanted.state, image.id)
+    write_atomic(path, canonical(report))
+    if outcome.verdict != "ok":
+        engine.remove(image.id)
+        return replace(outcome, image=None, tag=None, report=path)
+    engine.tag(image.id, tag)
+    return replace(outcome, report=path)
+
+
+def _load(made: Plan, engine: Engine) -> tuple[LocalImage, str]:
+    assert made.built is not None
+    assert isinstance(made.base, ImageBase)
+    assert made.base.local is not None
+    return engine.load(made.built.config, made.built.layer, made.base.local, made.built.deletions)
+
+
+def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, ...]) -> Lock | None:
+    """Read a definition's lock and refuse one whose patches have other texts than the files now."""
+    if overlay.is_bare:
+        return None
+    path = shelf.lock_path(overlay.name)
+    lock = records.read_lock(path)
+    if lock is None:
+        return None
+    pinned = {pin.id: pin.sha256 for pin in lock.patches}
+    actual = {patch.id: patch.sha256 for patch in series}
+    if pinned != actual:
+        differing = sorted(key for key in pinned.keys() | actual.keys() if pinned.get(key) != actual.get(key))
+        facts = [f"{key}: lock {pinned.get(key, 'has none')}, file {actual.get(key, 'has none')}" for key in differing]
+        hint = f"review the patches, then lock them again ({path.name})"
+        raise Refused(path.name, "the compat patches are not those that were locked", facts=facts, hint=hint)
+    return lock
+
+
+def _load_patches(shelf: Catalogue, overlay: Overlay) -> tuple[patches.Patch, ...]:
+    loaded = []
+    for patch_id in overlay.patches:
+        source, data = shelf.patch_bytes(patch_id, f"overlays/{overlay.name}.toml")
+        loaded.append(patches.load(patch_id, data, source))
+    return tuple(loaded)
+
+
+def _resolve_base(request: Request, shelf: Catalogue, doors: Doors, lock: Lock | None) -> ImageBase:
+    return bases.resolve(request.base, shelf, doors.sources(), request.platform, lock)
+
+
+def _resolve(upstream: Upstream, overlay: Overlay, number: int, lock: Lock | None, request: Request) -> PullRequest:
+    ref = PullRequestRef(overlay.upstream, number)
+    pin = lock.pull_request(number) if lock else None
+    if pin is None:
+        return upstream.resolve(ref, accept_closed=request.accept_closed)
+    return upstream.pinned(ref, plans.Oid(pin.parent), plans.Oid(pin.result))
+
+
+def _tree(
+    base: FolderBase | ImageBase, overlay: Overlay, request: Request, doors: Doors
+) -> tuple[FolderBase | ImageBase, SourceTree]:
+    if isinstance(base, FolderBase):
+        return base, source_tree.from_folder(base.path, overlay.package)
+    sources = doors.sources()
+    present = bases.pulled(base, sources, doors.progress)
+    assert present.local is not None
+    live_root = request.live_root or present.live_root
+    doors.say(f"reading {overlay.package} from {present.reference}")
+    tree = source_tree.extract(sources.engine, present.local, package=overlay.package, live_root=live_root)
+    return present, tree
+
+
+def _admitted(
+    overlay: Overlay,
+    series: tuple[patches.Patch, ...],
+    alias: str | None,
+    tree: SourceTree,
+    request: Request,
+    notes: list[str],
+) -> tuple[Overlay, tuple[patches.Patch, ...], list[str]]:
+    """Drop a definition that does not admit this base; one asked for by name is refused instead."""
+    if not overlay.bases or alias in overlay.bases:
+        return overlay, series, notes
+    predicates = [entry for entry in overlay.bases if not catalogue.is_base_alias(entry)]
+    where = f"overlays/{overlay.name}.toml: bases"
+    facts = [patches.evaluate(patches.parse(text, where), tree.read, tree.read) for text in predicates]
+    if any(truth.value for truth in facts):
+        return overlay, series, notes
+    why = "; ".join(truth.fact for truth in facts) or f"it is for {', '.join(overlay.bases)}"
+    if request.overlay is not None:
+        hint = "add the base to its 'bases' after reviewing it, or leave --overlay out"
+        raise InputError(where, f"does not admit {request.base}: {why}", hint=hint)
+    note = f"definition {overlay.name} does not admit this base and is not used ({why})"
+    return catalogue.bare_overlay(overlay.pull_requests, overlay.upstream), (), [note]
+
+
+def _compose(
+    overlay: Overlay,
+    series: tuple[patches.Patch, ...],
+    pulls: list[PullRequest],
+    tree: SourceTree,
+    upstream: Upstream,
+    doors: Doors,
+    *,
+    is_forced: bool,
+) -> tuple[Findings, dict[str, Edit]]:
+    """Steps 5 to 7: merge every pull request, carry, patch, check; a refusal ends the steps that build on it."""
+    untouched = {path: BaseFile(f.blob, f.git_mode, f.data) for path, f in tree.files.items()}
+    edits: dict[str, Edit] = {}
+    merged: list[Merged] = []
+    for pull in pulls:
+        subject = Subject(
+            pull,
+            overlay,
+            _as_merged(untouched, edits),
+            untouched,
+            _sides(upstream, pull),
+            doors.merge3,
+            _mentions(tree),
+            is_forced=is_forced,
+        )
+        doors.say(f"merging {pull}")
+        merged.append(merge_pull_request(upstream.changes(pull), subject))
+        edits.update(_edits(merged[-1].files))
+    found = Findings(merged=tuple(merged))
+    if any(result.is_blocking for entry in merged for result in entry.files):
+        return found, edits
+    if plans.is_present(merged) and not is_forced:
+        return found, {}
+    return _fit(found, edits, overlay, series, pulls, tree, upstream)
+
+
+def _fit(
+    found: Findings,
+    edits: dict[str, Edit],
+    overlay: Overlay,
+    series: tuple[patches.Patch, ...],
+    pulls: list[PullRequest],
+    tree: SourceTree,
+    upstream: Upstream,
+) -> tuple[Findings, dict[str, Edit]]:
+    """Carry and patch the merged tree so that it fits the base, then check that it does."""
+    results = {pull.number: _result_reader(upstream, pull, overlay) for pull in pulls}
+    carried = carry.carry(overlay.carry, _reader(tree, edits), results)
+    edits = edits | {entry.path: Edit(entry.data) for entry in carried if entry.data is not None}
+    paths = tree.paths | set(edits)
+    outcome = patches.apply_series(series, _reader(tree, edits), paths, tree.read, tree.version)
+    edits = edits | {path: Edit(data, _mode(edits, path)) for path, data in outcome.edits.items()}
+    edits = {path: edit for path, edit in edits.items() if not _is_untouched(tree, path, edit)}
+    found = replace(found, carried=carried, patches=tuple(zip(series, outcome.outcomes, strict=True)))
+    before = compat.Tree(tree.paths, tree.read)
+    removed = {path for path, edit in edits.items() if edit.data is None}
+    after = compat.Tree(frozenset(paths - removed), _reader(tree, edits))
+    changed = frozenset(edits)
+    checked = compat.check(before, after, changed, package=overlay.package)
+    findings = tuple(_explained(finding, overlay, upstream, pulls) for finding in checked.findings)
+    drift = compat.drift(changed, after, before, _parent_reader(upstream, pulls[0], overlay))
+    return replace(found, findings=findings, unknown=checked.unknown, drift=drift), edits
+
+
+def _explained(
+    finding: compat.Finding, overlay: Overlay, upstream: Upstream, pulls: list[PullRequest]
+) -> compat.Finding:
+    """Add who introduced the missing thing and whether the definition acknowledges it."""
+    reason = next(
+        (
+            entry.reason
+            for entry in overlay.acknowledge
+            if entry.kind == finding.kind and entry.path == finding.path and entry.symbol in (None, finding.symbol)
+        ),
+        None,
+    )
+    name = finding.symbol.rpartition(".")[2]
+    introduced = upstream.introduced(name, overlay.upstream_prefix + overlay.package, pulls[-1].result)
+    return replace(finding, acknowledged=reason, introduced_by=introduced)
+
+
+def _as_merged(untouched: Mapping[str, BaseFile], edits: Mapping[str, Edit]) -> dict[str, BaseFile]:
+    merged = dict(untouched)
+    for path, edit in edits.items():
+        if edit.data is None:
+            merged.pop(path, None)
+        else:
+            mode = edit.git_mode or (untouched[path].git_mode if path in untouched else "100644")
+            merged[path] = BaseFile(plans.Oid.of_blob(edit.data), mode, edit.data)
+    return merged
+
+
+def _edits(files: tuple[FileResult, ...]) -> Iterator[tuple[str, Edit]]:
+    for result in files:
+        if result.is_blocking:
+            continue
+        if result.removes is not None:
+            yield result.removes, Edit(None)
+        if result.data is not None:
+            yield result.path, Edit(result.data, result.mode)
+
+
+def _mode(edits: Mapping[str, Edit], path: str) -> str | None:
+    return edits[path].git_mode if path in edits else None
+
+
+def _is_untouched(tree: SourceTree, path: str, edit: Edit) -> bool:
+    known = tree.files.get(path)
+    if known is None:
+        return edit.data is None
+    return edit.data is not None and known.data == edit.data and edit.git_mode in (None, known.git_mode)
+
+
+def _reader(tree: SourceTree, edits: Mapping[str, Edit]) -> Callable[[str], bytes | None]:
+    return lambda path: edits[path].data if path in edits else tree.read(path)
+
+
+def _sides(upstream: Upstream, pull: PullRequest) -> Sides:
+    return Sides(lambda path: upstream.read(pull.parent, path), lambda path: upstream.read(pull.result, path))
+
+
+def _result_reader(upstream: Upstream, pull: PullRequest, overlay: Overlay) -> Callable[[str], bytes | None]:
+    return lambda path: upstream.read(pull.result, overlay.upstream_prefix + path)
+
+
+def _parent_reader(upstream: Upstream, pull: PullRequest, overlay: Overlay) -> Callable[[str], bytes | None]:
+    return lambda path: upstream.read(pull.parent, overlay.upstream_prefix + path)
+
+
+def _mentions(tree: SourceTree) -> Callable[[str], bool]:
+    @cache
+    def is_mentioned(name: str) -> bool:
+        word = name.encode()
+        return any(file.data is not None and word in file.data for file in tree.files.values())
+
+    return is_mentioned
+
+
+def default_tag(made: Plan) -> ImageRef:
+    """Return `sglang-<alias>-<overlay>:local`; a base without an alias gives its own tag or digest."""
+    base = made.base
+    assert isinstance(base, ImageBase)
+    name = base.alias or base.reference.tag or base.config_digest.hex[:12]
+    return ImageRef.parse(f"{made.overlay.package}-{name.lower().replace('_', '-')}-{made.overlay.name}:local")
+
+
+def refuse_tag(tag: ImageRef, made: Plan, engine: Engine, *, is_replacing: bool) -> None:
+    """Refuse the base's own tag always, and one that another image has unless it may be replaced."""
+    base = made.base
+    assert isinstance(base, ImageBase)
+    assert base.local is not None
+    assert made.built is not None
+    there = engine.inspect(str(tag))
+    own = {base.reference.repository_and_tag, *base.local.repo_tags}
+    if tag.repository_and_tag in own or (there is not None and there.id == base.local.id):
+        hint = "give another name with --tag"
+        raise InputError(f"tag {tag}", "is the base's own; it is never moved", hint=hint)
+    if there is None or is_replacing or there.labels.get(f"{PROJECT}.plan-digest") == made.built.plan_digest:
+        return
+    found = there.labels.get(f"{PROJECT}.plan-digest")
+    fact = f"that image was built from plan {found}" if found else "that image was not built by this tool"
+    raise Refused(
+        f"tag {tag}",
+        "belongs to another image",
+        facts=(f"{fact}: {there.id}", f"this plan is {made.built.plan_digest}"),
+        hint="give --replace to move the tag, or another --tag",
+    )
+
+
+def same_image(engine: Engine, made: Plan) -> LocalImage | None:
+    """Find the image of this very plan: by its config digest, else by the plan digest its label holds.
+
+    A label alone proves nothing, so its layers must be the base's and one more.
+    """
+    built, base = made.built, made.base
+    assert built is not None
+    assert isinstance(base, ImageBase)
+    assert base.local is not None
+    exact = engine.inspect(built.config_digest)
+    if exact is not None:
+        return exact
+    below = base.local.diff_ids
+    labelled = engine.find(f"{PROJECT}.plan-digest", built.plan_digest)
+    return next((i for i in labelled if i.diff_ids[:-1] == below and i.repo_tags), None)
+
+
+def smoke_subject(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine) -> smoke.Subject:
+    """Gather what the checks may look at."""
+    base = made.base
+    assert isinstance(base, ImageBase)
+    assert base.local is not None
+    python = tuple(path for path in made.overlaid if path.endswith(".py"))
+    return smoke.Subject(
+        engine=engine,
+        image=image.id,
+        base=base.local.id,
+        overlaid=python,
+        added=made.added & set(python),
+        importers=smoke.importers_of(made.tree.paths, made.read, python),
+        read=made.read,
+        draft=wanted.draft,
+        published=smoke.published(made.overlay.draft),
+        target=wanted.target,
+        package=made.tree.package,
+        live_root=made.tree.live_root,
+        interpreter=made.tree.interpreter,
+        require=wanted.require,
+        acknowledge={a.check: a.reason for a in made.overlay.acknowledge if a.check},
+    )
+
+
+def smoke_inputs(made: Plan, wanted: Wanted) -> Digest:
+    """Digest all that the smoke test's answer depends on, so that an earlier answer can be told to be of this test."""
+    assert made.built is not None
+    value = {
+        "plan": made.built.plan_digest,
+        "draft": wanted.draft.fingerprint if wanted.draft else None,
+        "target": wanted.target.fingerprint if wanted.target else None,
+        "require": sorted(wanted.require),
+        "definition": made.overlay.model_dump(mode="json"),
+        "checks": list(smoke.CHECKS),
+        "tool": plans.CHECKER.version,
+    }
+    return Digest.of(records.canonical_json(value))
+
+
+def report_path(state: Path, image: Digest) -> Path:
+    """Return where the build report of an image stands in the user's state folder."""
+    return state / "reports" / f"{image.hex}.json"
+
+
+def _earlier_checks(state: Path, image: LocalImage, inputs: Digest) -> tuple[Check, ...] | None:
+    """Return the checks of an earlier build of this very image with these very inputs, if they passed."""
+    path = report_path(state, image.id)
+    try:
+        report = records.read(path.read_bytes(), Report, path.name)
+    except (OSError, InputError):
+        return None
+    if report.verdict != "ok" or report.smoke_inputs != inputs or report.image_id != image.id:
+        return None
+    return tuple(Check(c.name, c.outcome, c.message, c.facts, c.acknowledged) for c in report.smoke)
+
+
+def _report(outcome: Outcome, inputs: Digest, started: str, engine: Engine, mirror: str | None) -> Report:
+    built = outcome.plan.built
+    assert built is not None
+    assert outcome.image is not None
+    is_ok = outcome.verdict == "ok"
+    return Report(
+        verdict=outcome.verdict,
+        plan_digest=built.plan_digest,
+        manifest_digest=Digest.of(built.manifest),
+        diff_id=outcome.image.diff_ids[-1],
+        image_id=outcome.image.id,
+        tag=str(outcome.tag) if is_ok else None,
+        loaded_by=outcome.loaded_by,
+        engine=f"{engine.info().version} ({engine.info().store})",
+        registry_mirror=mirror,
+        started=started,
+        finished=_now(),
+        smoke_inputs=inputs,
+        smoke=tuple(check_record(check) for check in outcome.checks),
+    )
+
+
+def check_record(check: Check) -> records.CheckRecord:
+    """Return a check as it is recorded."""
+    return records.CheckRecord(
+        name=check.name,
+        outcome=check.outcome,
+        message=check.message,
+        facts=dict(check.facts),
+        acknowledged=check.acknowledged,
+    )
+
+
+def _record_platform(shelf: Catalogue, made: Plan, doors: Doors) -> None:
+    """Write the platform's digests into the definition's lock when they are seen for the first time."""
+    base = made.base
+    path = shelf.lock_path(made.overlay.name)
+    lock = None if made.overlay.is_bare else records.read_lock(path)
+    if lock is None or not isinstance(base, ImageBase):
+        return
+    updated = bases.with_platform_seen(lock, base)
+    if updated is None:
+        return
+    if shelf.is_packaged:
+        doors.say(f"{path.name} does not know {base.platform} yet; the packaged catalogue is left as it is")
+        return
+    try:
+        write_atomic(path, canonical(updated))
+    except Unavailable as error:
+        doors.say(f"{error}; the build is not affected")
+        return
+    doors.say(f"{path.name}: wrote the digests of {base.platform}, seen for the first time; commit it")
+
+
+@contextmanager
+def _one_at_a_time(state: Path, plan_digest: Digest) -> Iterator[None]:
+    """Let builds of the same plan wait for each other; the lock ends with its process."""
+    folder = state / "locks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / f"{plan_digest.hex}.lock")
+        lock.acquire()
+    except OSError as error:
+        hint = "set XDG_STATE_HOME to a writable folder"
+        raise Unavailable(str(folder), f"cannot be used: {error.strerror or error}", hint=hint) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
