@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,15 +12,26 @@ from pathlib import Path
 import filelock
 
 from builder import base as bases
-from builder import carry, catalogue, compat, patches, records, smoke, source_tree
+from builder import carry, catalogue, compat, patches, predicates, records, smoke, source_tree
 from builder import plan as plans
 from builder.base import FolderBase, ImageBase, Sources
 from builder.catalogue import Catalogue, Overlay
-from builder.checkpoint import Checkpoint
+from builder.checkpoint import Checkpoint, PublishedDraft
 from builder.doors import Engine, Progress, Upstream
 from builder.errors import InputError, Refused, Unavailable
 from builder.merge import BaseFile, FileResult, Merged, Sides, Subject, merge_pull_request
-from builder.model import Check, Digest, ImageRef, LocalImage, Merge3, Platform, PullRequest, PullRequestRef, SourceTree
+from builder.model import (
+    Check,
+    Digest,
+    ImageRef,
+    LocalImage,
+    Merge3,
+    Oid,
+    Platform,
+    PullRequest,
+    PullRequestRef,
+    SourceTree,
+)
 from builder.plan import Edit, Findings, Plan
 from builder.records import PROJECT, Lock, Report, canonical, write_atomic
 
@@ -79,7 +90,7 @@ class Outcome:
     def verdict(self) -> records.Verdict:
         """The plan's verdict, or the smoke test's where it ran."""
         if self.checks and self.plan.verdict == "ok":
-            return smoke.verdict(self.checks)
+            return checks_verdict(self.checks)
         return self.plan.verdict
 
 
@@ -132,7 +143,7 @@ def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, d
         return Outcome(made, known, tag, "reused", is_reused=True, checks=checks)
     image, way = (known, "reused") if known is not None else _load(made, engine)
     try:
-        checks = smoke.run(smoke_subject(made, image, wanted, engine), tuple(smoke.CHECKS))
+        checks = _smoke(made, image, wanted, engine)
     except BaseException:
         engine.remove(image.id)
         raise
@@ -162,8 +173,8 @@ def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, 
     lock = records.read_lock(path)
     if lock is None:
         return None
-    pinned = {pin.id: pin.sha256 for pin in lock.patches}
-    actual = {patch.id: patch.sha256 for patch in series}
+    pinned = {pin.id: pin.digest for pin in lock.patches}
+    actual = {patch.id: str(patch.sha256) for patch in series}
     if pinned != actual:
         differing = sorted(key for key in pinned.keys() | actual.keys() if pinned.get(key) != actual.get(key))
         facts = [f"{key}: lock {pinned.get(key, 'has none')}, file {actual.get(key, 'has none')}" for key in differing]
@@ -189,7 +200,7 @@ def _resolve(upstream: Upstream, overlay: Overlay, number: int, lock: Lock | Non
     pin = lock.pull_request(number) if lock else None
     if pin is None:
         return upstream.resolve(ref, accept_closed=request.accept_closed)
-    return upstream.pinned(ref, plans.Oid(pin.parent), plans.Oid(pin.result))
+    return upstream.pinned(ref, Oid(pin.parent), Oid(pin.result))
 
 
 def _tree(
@@ -217,9 +228,9 @@ def _admitted(
     """Drop a definition that does not admit this base; one asked for by name is refused instead."""
     if not overlay.bases or alias in overlay.bases:
         return overlay, series, notes
-    predicates = [entry for entry in overlay.bases if not catalogue.is_base_alias(entry)]
+    conditions = [entry for entry in overlay.bases if not catalogue.is_base_alias(entry)]
     where = f"overlays/{overlay.name}.toml: bases"
-    facts = [patches.evaluate(patches.parse(text, where), tree.read, tree.read) for text in predicates]
+    facts = [predicates.evaluate(predicates.parse(text, where), tree.read, tree.read) for text in conditions]
     if any(truth.value for truth in facts):
         return overlay, series, notes
     why = "; ".join(truth.fact for truth in facts) or f"it is for {', '.join(overlay.bases)}"
@@ -318,7 +329,7 @@ def _as_merged(untouched: Mapping[str, BaseFile], edits: Mapping[str, Edit]) -> 
             merged.pop(path, None)
         else:
             mode = edit.git_mode or (untouched[path].git_mode if path in untouched else "100644")
-            merged[path] = BaseFile(plans.Oid.of_blob(edit.data), mode, edit.data)
+            merged[path] = BaseFile(Oid.of_blob(edit.data), mode, edit.data)
     return merged
 
 
@@ -416,6 +427,28 @@ def same_image(engine: Engine, made: Plan) -> LocalImage | None:
     return next((i for i in labelled if i.diff_ids[:-1] == below and i.repo_tags), None)
 
 
+def checks_verdict(checks: Sequence[Check]) -> records.Verdict:
+    """Judge a smoke test: a failure beats an unknown that nobody acknowledged, and that beats ok."""
+    if any(check.outcome == "fail" for check in checks):
+        return "failed"
+    return "ok" if smoke.is_passed(checks) else "unknown"
+
+
+def published_draft(overlay: Overlay) -> PublishedDraft | None:
+    """Return the definition's table of the published draft, as the checks take it."""
+    draft = overlay.draft
+    if draft is None:
+        return None
+    tensors = {name: (draft.dtype, shape) for name, shape in draft.expanded().items()}
+    return PublishedDraft(draft.checkpoint, draft.config, tensors)
+
+
+def _smoke(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine) -> tuple[Check, ...]:
+    accepted = {entry.check: entry.reason for entry in made.overlay.acknowledge if entry.check}
+    subject = smoke_subject(made, image, wanted, engine)
+    return smoke.run(subject, require=wanted.require, acknowledge=accepted)
+
+
 def smoke_subject(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine) -> smoke.Subject:
     """Gather what the checks may look at."""
     base = made.base
@@ -431,13 +464,11 @@ def smoke_subject(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine)
         importers=smoke.importers_of(made.tree.paths, made.read, python),
         read=made.read,
         draft=wanted.draft,
-        published=smoke.published(made.overlay.draft),
+        published=published_draft(made.overlay),
         target=wanted.target,
         package=made.tree.package,
         live_root=made.tree.live_root,
         interpreter=made.tree.interpreter,
-        require=wanted.require,
-        acknowledge={a.check: a.reason for a in made.overlay.acknowledge if a.check},
     )
 
 
@@ -446,14 +477,22 @@ def smoke_inputs(made: Plan, wanted: Wanted) -> Digest:
     assert made.built is not None
     value = {
         "plan": made.built.plan_digest,
-        "draft": wanted.draft.fingerprint if wanted.draft else None,
-        "target": wanted.target.fingerprint if wanted.target else None,
+        "draft": _headers(wanted.draft),
+        "target": _headers(wanted.target),
         "require": sorted(wanted.require),
         "definition": made.overlay.model_dump(mode="json"),
         "checks": list(smoke.CHECKS),
         "tool": plans.CHECKER.version,
     }
     return Digest.of(records.canonical_json(value))
+
+
+def _headers(checkpoint: Checkpoint | None) -> object:
+    """Return all that a check may read of a checkpoint, as JSON values."""
+    if checkpoint is None:
+        return None
+    tensors = {n: [t.dtype, list(t.shape), t.file, t.begin, t.end] for n, t in checkpoint.tensors.items()}
+    return [checkpoint.name, tensors, checkpoint.config, checkpoint.separate_quantization]
 
 
 def report_path(state: Path, image: Digest) -> Path:

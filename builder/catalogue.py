@@ -200,7 +200,7 @@ class Overlay(_Section):
 class KnownDigest(_Section):
     """A digest the image was seen with: informative, only a lock pins."""
 
-    kind: Literal["index", "manifest", "config"]
+    kind: Literal["index", "manifest", "config", "unknown"]
     digest: str
     platform: str | None = None
     seen: str = ""

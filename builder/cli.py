@@ -79,7 +79,7 @@ def _command(function: Callable[..., int]) -> Callable[..., int]:
     @_global_options
     @click.pass_context
     @functools.wraps(function)
-    def wrapper(context: click.Context, **words: Any) -> int:
+    def wrapper(context: click.Context, /, **words: Any) -> int:
         here = {key: words.pop(key) for key in _SETTING_KEYS}
         outer = context.obj if isinstance(context.obj, Settings) else Settings()
         given = {key: value for key, value in here.items() if value is not None}
@@ -104,7 +104,7 @@ def _from_environment(settings: Settings) -> Settings:
 @click.version_option(__version__, prog_name="overlay")
 @_global_options
 @click.pass_context
-def cli(context: click.Context, **words: Any) -> None:
+def cli(context: click.Context, /, **words: Any) -> None:
     """Put upstream pull requests onto a container image nobody can rebuild, and prove later what was done."""
     context.obj = Settings(**words)
 
@@ -200,6 +200,17 @@ def smoke(settings: Settings, **words: Any) -> int:
         live_root=words["live_root"],
     )
     return _answer(settings, checks, lambda: render.smoke(checks))
+
+
+@cli.command()
+@click.argument("image")
+@_command
+def audit(settings: Settings, image: str) -> int:
+    """Compare an image with the manifest in it: is it still what was built? Writes nothing."""
+    from builder import render, results
+
+    document = results.audit_image(image, _sources(settings, _catalogue(settings)).engine)
+    return _answer(settings, document, lambda: render.audit(document))
 
 
 @cli.command(name="list")

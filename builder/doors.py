@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -65,6 +65,9 @@ class Upstream(Protocol):
 
     def read(self, commit: Oid, path: str) -> bytes | None:
         """Return a file's bytes in a commit (upstream path), None where it is absent."""
+
+    def prefetch(self, commit: Oid, paths: Iterable[str]) -> None:
+        """Make many files available in one transfer, where `read` would fetch them one by one."""
 
     def paths(self, commit: Oid, prefix: str) -> Mapping[str, Oid]:
         """Return path -> blob id below a folder of a commit; needs no blobs."""

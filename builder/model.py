@@ -183,6 +183,8 @@ class SourceTree:
     folders: Mapping[str, FileMeta] = field(default_factory=dict)
     """Absolute path in the image -> metadata, for the live root's ancestors and every folder of the package."""
     version: str | None = None
+    commit: Oid | None = None
+    """The commit the package says it was built from: a hint, never proof."""
     found_by: str = ""
     interpreter: str = ""
     dead_copies: tuple[str, ...] = ()
@@ -230,6 +232,11 @@ class PullRequestRef:
 
 
 MergeKind = Literal["squash", "merge", "rebase", "open", "closed"]
+
+
+def commit_subject(message: str) -> str:
+    """Return a commit message's first paragraph as one line, as git shows it (`%s`)."""
+    return " ".join(line.strip() for line in message.strip().split("\n\n", 1)[0].splitlines())
 
 
 @dataclass(frozen=True)

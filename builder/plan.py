@@ -420,14 +420,14 @@ def _carried_record(entry: Carried) -> CarriedRecord:
 def _patch_record(patch: Patch, outcome: PatchOutcome) -> PatchRecord:
     return PatchRecord(
         id=patch.id,
-        sha256=patch.sha256,
+        digest=patch.sha256,
         outcome=outcome.outcome,
         kept=outcome.kept,
         fact=outcome.fact,
         offset=outcome.offset,
         strip=outcome.strip,
         paths=outcome.paths,
-        removes=outcome.removes,
+        removes=outcome.removes or None,
         reason=outcome.reason,
     )
 

@@ -44,10 +44,10 @@ class PullRequestPin(Record):
 
 
 class PatchPin(Record):
-    """A compat patch by the sha256 of its text."""
+    """A compat patch by the digest of its text."""
 
     id: str
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    digest: HexDigest
 
 
 class PlatformPin(Record):
@@ -170,7 +170,7 @@ class PatchRecord(Record):
     """A compat patch's outcome and the fact that decided; `offset` has one entry a hunk."""
 
     id: str
-    sha256: str
+    digest: HexDigest
     outcome: Literal["applied", "not needed", "already present", "rejected"]
     kept: bool
     fact: str

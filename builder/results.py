@@ -1,4 +1,4 @@
-"""Documents of commands: build, smoke of an existing image, list."""
+"""Documents of commands: build, smoke and audit of an existing image, list."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from builder import build, records, smoke, source_tree
+from builder import audit, build, records, smoke, source_tree
 from builder import plan as plans
 from builder.catalogue import Catalogue, Overlay
 from builder.checkpoint import Checkpoint
@@ -61,9 +61,7 @@ def smoke_image(
     live_root: str | None,
 ) -> records.SmokeDocument:
     """Smoke-test an image in the engine; one without our manifest has nothing overlaid to import."""
-    image = engine.inspect(reference)
-    if image is None:
-        raise InputError(reference, "the engine has no such image", hint=f"docker pull {reference}, or build it first")
+    image = _present(engine, reference)
     recorded = read_manifest(engine, image)
     manifest = recorded[0] if recorded else None
     overlay = _definition(shelf, manifest)
@@ -82,22 +80,73 @@ def smoke_image(
         importers=smoke.importers_of(tree.paths, tree.read, python),
         read=tree.read,
         draft=draft,
-        published=smoke.published(overlay.draft) if overlay else None,
+        published=build.published_draft(overlay) if overlay else None,
         target=target,
         package=package,
         live_root=tree.live_root,
         interpreter=tree.interpreter,
-        require=require,
-        acknowledge=dict(manifest.acknowledged_checks) if manifest else {},
     )
-    checks = smoke.run(subject, tuple(smoke.CHECKS))
+    accepted = dict(manifest.acknowledged_checks) if manifest else {}
+    checks = smoke.run(subject, require=require, acknowledge=accepted)
     note = () if manifest else (f"{reference} has no manifest of ours: what was overlaid is not known",)
     return records.SmokeDocument(
-        verdict=smoke.verdict(checks),
+        verdict=build.checks_verdict(checks),
         notes=note,
         image=image.id,
         checks=tuple(build.check_record(check) for check in checks),
     )
+
+
+def audit_image(reference: str, engine: Engine) -> records.AuditDocument:
+    """Compare an image with the manifest in it, and with its base where the engine has that; writes nothing."""
+    image = _present(engine, reference)
+    recorded = read_manifest(engine, image)
+    if recorded is None:
+        message = "the image has no manifest of this tool; what was patched in it is not known"
+        finding = records.AuditFinding.model_validate(
+            {
+                "class": "record-missing",
+                "path": MANIFEST_PATH,
+                "expected": "present",
+                "found": "absent",
+                "message": message,
+            }
+        )
+        return records.AuditDocument(verdict="unknown", target=reference, findings=(finding,))
+    manifest, data = recorded
+    base = engine.inspect(manifest.base.config_digest) if manifest.base.config_digest else None
+    package = manifest.base.package
+    observed = audit.Observed(
+        image=image,
+        manifest=manifest,
+        manifest_bytes=data,
+        tree=source_tree.extract(engine, image, package=package),
+        base=base,
+        base_tree=source_tree.extract(engine, base, package=package) if base else None,
+    )
+    findings, blind = audit.judge(observed), audit.not_inspected(observed)
+    return records.AuditDocument(
+        verdict=audit.verdict(findings, blind),
+        target=reference,
+        findings=findings,
+        lineage=_lineage(manifest),
+        pull_requests=manifest.pull_requests,
+        not_inspected=blind,
+    )
+
+
+def _lineage(manifest: Manifest) -> tuple[str, ...]:
+    base = manifest.base
+    digest = base.digest or base.config_digest
+    numbers = ", ".join(f"{pull.repo}#{pull.number}" for pull in manifest.pull_requests)
+    return (f"{base.reference}@{digest} ({base.platform})", f"{manifest.overlay.name}: {numbers}")
+
+
+def _present(engine: Engine, reference: str) -> LocalImage:
+    image = engine.inspect(reference)
+    if image is None:
+        raise InputError(reference, "the engine has no such image", hint=f"docker pull {reference}, or build it first")
+    return image
 
 
 def _definition(shelf: Catalogue, manifest: Manifest | None) -> Overlay | None:

@@ -1,0 +1,250 @@
+"""Pure: documents as people read them at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from builder import records
+
+_STYLES = {
+    "ok": "bold green",
+    "pass": "green",
+    "applied": "green",
+    "clean": "green",
+    "copied": "green",
+    "carried": "green",
+    "already-present": "cyan",
+    "already present": "cyan",
+    "not needed": "cyan",
+    "taken": "yellow",
+    "unknown": "bold yellow",
+    "not-run": "yellow",
+    "not-applicable": "dim",
+    "unchanged": "dim",
+    "outside-runtime": "dim",
+}
+_ALARM = "bold red"
+_CONFLICT_LINES = 12
+
+
+def plan(document: records.PlanDocument) -> RenderableType:
+    """Return the plan: base, pull requests, files, patches, findings, verdict."""
+    return Group(*_plan_parts(document), _verdict(document))
+
+
+def build(document: records.BuildDocument) -> RenderableType:
+    """Return the build: the plan, the smoke test and the image."""
+    parts = list(_plan_parts(document))
+    if document.smoke is not None:
+        parts.append(_checks(document.smoke.checks))
+    if document.image is not None:
+        image = document.image
+        verb = "reused" if image.reused else f"loaded by {image.loaded_by}"
+        parts.append(_facts("image", [("tag", image.tag), ("id", f"{image.id} ({verb})")]))
+    if document.manifest is not None and document.image is not None:
+        parts.append(Text(f"  record   {document.manifest.path} {document.manifest.digest}"))
+    if document.report is not None:
+        parts.append(Text(f"  report   {document.report}"))
+    if document.verdict != "ok" and document.smoke is not None:
+        parts.append(Text("  nothing was tagged", style=_ALARM))
+    return Group(*parts, _verdict(document))
+
+
+def smoke(document: records.SmokeDocument) -> RenderableType:
+    """Return the checks of one image."""
+    return Group(_notes(document.notes), _checks(document.checks), _verdict(document))
+
+
+def audit(document: records.AuditDocument) -> RenderableType:
+    """Return the findings, and what the image is made of."""
+    parts: list[RenderableType] = [_notes(document.notes), _facts(document.target, [("", e) for e in document.lineage])]
+    if document.findings:
+        table = _table("class", "path", "expected", "found", "what")
+        for finding in document.findings:
+            table.add_row(_mark(finding.class_), finding.path, finding.expected, finding.found, finding.message)
+        parts.append(table)
+    parts += [Text(f"  not inspected: {entry}", style="yellow") for entry in document.not_inspected]
+    return Group(*parts, _verdict(document))
+
+
+def listing(document: records.ListDocument) -> RenderableType:
+    """Return the catalogue and the images built here."""
+    overlays = _table("overlay", "pull requests", "bases", "locked", "title")
+    for overlay in document.overlays:
+        numbers = " ".join(f"#{number}" for number in overlay.pull_requests)
+        locked = "yes" if overlay.is_locked else "no"
+        overlays.add_row(overlay.name, numbers, "\n".join(overlay.bases) or "any", locked, overlay.title)
+    bases = _table("base", "reference", "notes")
+    for base in document.bases:
+        bases.add_row(base.alias, base.reference, "\n".join(base.notes))
+    parts: list[RenderableType] = [_notes(document.notes), Text(f"catalogue {document.catalogue}"), overlays, bases]
+    if document.images:
+        images = _table("image", "overlay", "id")
+        for image in document.images:
+            images.add_row(", ".join(image.tags) or "(untagged)", image.overlay, image.id[:19])
+        parts.append(images)
+    return Group(*parts)
+
+
+def _plan_parts(document: records.PlanDocument) -> Iterable[RenderableType]:
+    yield _notes(document.notes)
+    if document.base is not None:
+        yield _base(document.base)
+    yield from _pull_requests(document)
+    if document.carried:
+        table = _table("carried", "symbols", "outcome", "fact")
+        for entry in document.carried:
+            table.add_row(entry.path, ", ".join(entry.symbols) or "(whole file)", _mark(entry.outcome), entry.fact)
+        yield table
+    if document.patches:
+        yield _patches(document.patches)
+    yield from _findings(document)
+    if document.layer is not None:
+        layer = document.layer
+        yield _facts(
+            "layer",
+            [
+                ("diff ID", f"{layer.diff_id} ({layer.files} files, {layer.bytes:,} bytes)"),
+                ("plan", document.plan_digest or ""),
+                ("config", document.config_digest or ""),
+            ],
+        )
+
+
+def _base(base: records.BaseRecord) -> RenderableType:
+    facts = [("name", base.reference), ("digest", base.digest or base.config_digest or "none (a folder)")]
+    facts += [("live root", f"{base.live_root} ({base.found_by})"), ("version", base.version or "unknown")]
+    facts += [("not live", copy) for copy in base.dead_copies]
+    return _facts("base", facts)
+
+
+def _pull_requests(document: records.PlanDocument) -> Iterable[RenderableType]:
+    for pull in document.pull_requests:
+        title = f"  {pull.title}" if pull.title else ""
+        yield Text.assemble((f"{pull.repo}#{pull.number}", "bold"), title)
+        yield Text(f"  {pull.kind}: parent {pull.parent[:12]}, result {pull.result[:12]}; in the base: {pull.presence}")
+    table = _table("PR", "file", "state", "why")
+    for file in document.files:
+        why = file.reason or file.presence_fact
+        account = _account(file)
+        table.add_row(str(file.pull_request), file.path, _mark(file.state), f"{why}\n{account}" if account else why)
+    if document.files:
+        yield table
+    for conflict in document.conflicts:
+        yield _conflict(conflict)
+    if document.skipped:
+        names = ", ".join(f"{entry.path} ({entry.reason.splitlines()[0]})" for entry in document.skipped)
+        yield Text(f"  not put on: {names}", style="dim")
+
+
+def _account(file: records.FileRecord) -> str:
+    parts = []
+    if file.taken:
+        spans = ", ".join(f"{first}-{last}" for first, last in file.taken)
+        parts.append(f"the PR's side was taken at lines {spans}")
+    if file.lost:
+        parts.append(f"{len(file.lost)} lines of the base lost")
+    if file.brought:
+        parts.append(f"{len(file.brought)} lines brought along")
+    return "; ".join(parts)
+
+
+def _conflict(conflict: records.ConflictRecord) -> RenderableType:
+    first, last = conflict.base_lines
+    if (first, last) == (0, 0):
+        return Text(f"  {conflict.path}: lines that would be lost:\n{_indented(conflict.base_text)}", style="red")
+    head = f"  {conflict.path}: base lines {first}-{last}, #{conflict.pull_request} lines "
+    head += f"{conflict.pr_lines[0]}-{conflict.pr_lines[1]}"
+    return Text.assemble(
+        (head + "\n", _ALARM),
+        ("    base\n", "bold"),
+        _indented(conflict.base_text) + "\n",
+        (f"    #{conflict.pull_request}\n", "bold"),
+        _indented(conflict.pr_text),
+    )
+
+
+def _indented(text: str) -> str:
+    lines = text.splitlines() or ["(nothing)"]
+    shown = [f"      {line}" for line in lines[:_CONFLICT_LINES]]
+    if len(lines) > _CONFLICT_LINES:
+        shown.append(f"      ... {len(lines) - _CONFLICT_LINES} more lines; --json has them all")
+    return "\n".join(shown)
+
+
+def _patches(patches: Iterable[records.PatchRecord]) -> RenderableType:
+    table = _table("patch", "outcome", "fact")
+    for patch in patches:
+        outcome = _mark(patch.outcome)
+        if patch.outcome == "applied" and not patch.kept:
+            outcome = Text("applies, not kept", style="yellow")
+        detail = [patch.fact, patch.reason]
+        if any(patch.offset):
+            detail.append(f"offset {', '.join(f'{offset:+d}' for offset in patch.offset)} lines")
+        if patch.removes:
+            detail.append(f"removes: {patch.removes}")
+        table.add_row(patch.id, outcome, "\n".join(part for part in detail if part))
+    return table
+
+
+def _findings(document: records.PlanDocument) -> Iterable[RenderableType]:
+    if document.findings:
+        table = _table("finding", "where", "what")
+        for finding in document.findings:
+            has = f"\nthe base has {finding.base_has}" if finding.base_has else ""
+            by = f"\nintroduced by {finding.introduced_by}" if finding.introduced_by else ""
+            known = f"\nacknowledged: {finding.acknowledged}" if finding.acknowledged else ""
+            guard = f" ({finding.guard})" if finding.guard else ""
+            table.add_row(
+                Text(finding.kind, style="yellow" if finding.acknowledged else _ALARM),
+                f"{finding.path}:{finding.line}{guard}",
+                f"{finding.message}{has}{by}{known}",
+            )
+        yield table
+    if document.drift:
+        names = ", ".join(entry.path.rpartition("/")[2] for entry in document.drift[:6])
+        more = ", ..." if len(document.drift) > 6 else ""
+        count = len(document.drift)
+        text = f"  drift: {count} files that the overlaid ones use differ from the PR's parent: {names}{more} (--json)"
+        yield Text(text, style="dim")
+    if document.not_checked:
+        yield Text(f"  not checked: {', '.join(document.not_checked)}", style="yellow")
+
+
+def _checks(checks: Iterable[records.CheckRecord]) -> RenderableType:
+    table = _table("check", "outcome", "what it found")
+    for check in checks:
+        known = f"\nacknowledged: {check.acknowledged}" if check.acknowledged else ""
+        table.add_row(check.name, _mark(check.outcome), check.message + known)
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _facts(name: str, facts: Iterable[tuple[str, str]]) -> RenderableType:
+    text = Text(name, style="bold")
+    for key, value in facts:
+        text.append(f"\n  {key:<9} ", style="dim")
+        text.append(value, style="not bold")
+    return text
+
+
+def _notes(notes: Iterable[str]) -> RenderableType:
+    return Text("\n".join(f"note: {note}" for note in notes), style="dim")
+
+
+def _mark(word: str) -> Text:
+    return Text(word, style=_STYLES.get(word, _ALARM))
+
+
+def _verdict(document: records.Document) -> RenderableType:
+    return Text.assemble("verdict  ", (document.verdict, _STYLES.get(document.verdict, _ALARM)))
