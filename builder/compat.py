@@ -215,8 +215,11 @@ def _lost(module: str, old: Modules, new: Modules) -> frozenset[str]:
         new.symbols(module)
     except UnreadableError:
         return frozenset()  # nothing can be told of it, which is said once
-    states = {name: (old.look_up(module, name).state, new.look_up(module, name).state) for name in old.names(module)}
-    return frozenset(name for name, (was, now) in states.items() if was == "defined" and now != "defined")
+    return frozenset(
+        name
+        for name in old.names(module) - new.names(module)
+        if old.look_up(module, name).state == "defined" and new.look_up(module, name).state != "defined"
+    )
 
 
 def _with_star_importers(modules: set[str], new: Modules) -> set[str]:

@@ -57,10 +57,11 @@ def connect(ways: Sequence[str] | None = None) -> DockerEngine:
     wanted = tuple(ways or os.environ.get(_WAYS_VARIABLE, ",".join(WAYS)).split(","))
     if unknown := set(wanted) - set(WAYS):
         raise InputError(_WAYS_VARIABLE, f"expected some of {', '.join(WAYS)}; found {', '.join(sorted(unknown))}")
+    endpoint = _endpoint()
     try:
-        client = docker.APIClient(version="auto", timeout=_CONNECT_SECONDS, **_endpoint())
+        client = docker.APIClient(version="auto", timeout=_CONNECT_SECONDS, **endpoint)
     except _TRANSPORT_ERRORS as error:
-        raise _no_engine(error) from None
+        raise _no_engine(error, str(endpoint.get("base_url") or "the default address")) from None
     # A 40 GB image on a slow disk takes its time; only whether anybody is there must be known soon.
     client.timeout = _ANSWER_SECONDS
     return DockerEngine(client, wanted)
@@ -75,15 +76,14 @@ def _endpoint() -> dict[str, Any]:
     return {"base_url": context.Host, **({"tls": context.TLSConfig} if context.TLSConfig else {})}
 
 
-def _no_engine(error: Exception) -> Unavailable:
-    words, host = str(error), os.environ.get("DOCKER_HOST", "")
-    address = re.sub(r"//[^/@]*@", "//", host) or "the default address"
+def _no_engine(error: Exception, address: str) -> Unavailable:
+    words = _without_secrets(str(error))
     hint = "start it (systemctl start docker), or set DOCKER_HOST"
-    if "PermissionError" in words or "ermission denied" in words:
+    if "ermission denied" in words:
         hint = "run as a member of the group docker, or as root"
-    elif host:
+    elif os.environ.get("DOCKER_HOST"):
         hint = "check DOCKER_HOST, or unset it"
-    return Unavailable(_WHERE, f"no engine answers at {address}", hint=hint, facts=[_without_secrets(words)[:300]])
+    return Unavailable(_WHERE, f"no engine answers at {_without_secrets(address)}", hint=hint, facts=[words[:300]])
 
 
 class DockerEngine:

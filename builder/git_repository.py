@@ -21,7 +21,7 @@ from builder.three_way import Edit, lines
 try:
     import git
 except ImportError as error:  # GitPython looks for the executable when it is imported
-    raise Unavailable("git", f"there is no git to run: {error}", hint="install git 2.32 or newer") from error
+    raise Unavailable("git", "there is no git to run", hint="install git 2.32 or newer") from error
 
 _OLDEST_GIT = (2, 32)
 
@@ -124,7 +124,8 @@ class Repository:
         status, out, said = self._execute(words, stdin, seconds)
         if status not in accept:
             message = f"git {words[0]} ended with status {status} in {self.git_dir}"
-            raise Unavailable("git", message, facts=last_lines(said))
+            hint = f"git --git-dir={self.git_dir} fsck"
+            raise Unavailable("git", message, hint=hint, facts=last_lines(said))
         return out
 
     def status(self, *words: str) -> int:
@@ -160,7 +161,8 @@ class Repository:
         status, out, said = self._execute(["cat-file", "--batch-check"], asked)
         # A partial clone that may not fetch ends at the first object it lacks.
         if status != 0 and "promisor" not in said:
-            raise Unavailable("git", f"{self.git_dir} cannot be read", facts=last_lines(said))
+            hint = f"git --git-dir={self.git_dir} fsck"
+            raise Unavailable("git", f"{self.git_dir} cannot be read", hint=hint, facts=last_lines(said))
         present = {line.split()[0] for line in out.decode().splitlines() if not line.endswith(" missing")}
         return [oid for oid in oids if oid not in present]
 
@@ -168,19 +170,17 @@ class Repository:
         """Return a blob's bytes, None where it is not here; what is read is what its id says."""
         data = self._object(oid, "blob")
         if data is not None and Oid.of_blob(data) != oid:
-            raise Unavailable(
-                "git", f"{self.git_dir} is damaged: object {oid} has other content", hint="remove that folder"
-            )
+            message = f"{self.git_dir} is damaged: object {oid} has other content"
+            raise Unavailable("git", message, hint=f"git --git-dir={self.git_dir} fsck")
         return data
 
     def _object(self, oid: Oid, kind: str) -> bytes | None:
         try:
-            _, kind_found, _, data = self._git.get_object_data(oid)
+            _, found, _, data = self._git.get_object_data(oid)
         except (ValueError, OSError):
             self._git.clear_cache()  # the process behind it may have ended
             return None
-        found = kind_found.decode() if isinstance(kind_found, bytes) else kind_found  # annotated str, but is bytes
-        name = found.decode() if isinstance(found, bytes) else found  # GitPython's annotation says str
+        name = found.decode() if isinstance(found, bytes) else found  # annotated str, but is bytes
         if name != kind:
             raise Refused("git", f"{oid} is a {name}, expected a {kind}")
         return data
@@ -225,16 +225,9 @@ class Repository:
     def numbered(self, tip: Oid, number: int) -> list[Commit]:
         """List the first-parent commits whose subject says that they merged this pull request."""
         squashed, merged = f"(#{number})", f"Merge pull request #{number} from "
-        words = (
-            "log",
-            "--first-parent",
-            "--format=%H",
-            "--fixed-strings",
-            f"--grep={squashed}",
-            f"--grep={merged}",
-            tip,
-        )
-        found = [self.commit(Oid(oid)) for oid in self.run(*words).decode().split()]
+        patterns = ("--fixed-strings", f"--grep={squashed}", f"--grep={merged}")
+        out = self.run("log", "--first-parent", "--format=%H", *patterns, tip)
+        found = [self.commit(Oid(oid)) for oid in out.decode().split()]
         return [each for each in found if each.subject.endswith(squashed) or each.subject.startswith(merged)]
 
     def first_parents(self, tip: Oid, count: int) -> list[Commit]:
@@ -418,9 +411,8 @@ def without_credentials(text: str) -> str:
 def _title(message: str) -> str:
     """Return the pull request's title: a merge's own subject only names the branch."""
     subject, _, rest = message.strip().partition("\n\n")
-    return (
-        commit_subject(rest) if subject.startswith("Merge pull request #") and rest.strip() else commit_subject(message)
-    )
+    is_forges = subject.startswith("Merge pull request #") and rest.strip()
+    return commit_subject(rest if is_forges else message)
 
 
 def _path(raw: bytes) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -28,15 +27,6 @@ _LONGEST_WAIT = 900
 """Seconds that another process may take for its fetch."""
 
 
-@dataclass(frozen=True)
-class Tips:
-    """The tip of a branch, what the branch is called, and the head of a pull request where there is a ref for it."""
-
-    name: str
-    branch: Oid
-    head: Oid | None
-
-
 class Store(Protocol):
     """Where the commits are: a local repository, or the cache of a remote one."""
 
@@ -47,7 +37,11 @@ class Store(Protocol):
     def is_complete(self) -> bool:
         """Whether all history and content is here, so that it can be searched."""
 
-    def tips(self, branch: str | None, number: int) -> Tips: ...
+    def branch(self, name: str | None) -> tuple[str, Oid]:
+        """Return what a branch (by default the repository's own) is called, and its tip."""
+
+    def head(self, number: int) -> Oid | None:
+        """Return the commit that `refs/pull/N/head` names."""
 
     def history(self, *tips: Oid) -> Repository:
         """Return a repository with all ancestors of these commits; it may lack their files."""
@@ -71,27 +65,24 @@ class Local:
         self.objects = Repository(_git_dir(path))
         # Named as git directory, a repository that belongs to somebody else is read as well.
         if self.objects.status("rev-parse", "--git-dir") != 0:
-            raise InputError(
-                "--upstream", f"{path} is not a git repository", hint="give the folder of a clone, or a URL"
-            )
+            hint = "give the folder of a clone, or a URL"
+            raise InputError("--upstream", f"{path} is not a git repository", hint=hint)
 
     @property
     def is_complete(self) -> bool:
         return not self.objects.is_shallow and not self.objects.is_partial
 
-    def tips(self, branch: str | None, number: int) -> Tips:
+    def branch(self, name: str | None) -> tuple[str, Oid]:
         # A clone's own branches may be work in progress: where it knows upstream's, that counts.
-        names = (
-            [f"refs/remotes/origin/{branch}", f"refs/heads/{branch}"]
-            if branch
-            else ["refs/remotes/origin/HEAD", "HEAD"]
-        )
+        names = (f"refs/remotes/origin/{name or 'HEAD'}", f"refs/heads/{name}" if name else "HEAD")
         if (found := self.objects.tip(*names)) is None:
-            raise InputError(
-                "--upstream-branch", f"{self.name} has no {branch or 'branch checked out'}", hint="name a branch"
-            )
-        head = self.objects.tip(f"refs/pull/{number}/head")
-        return Tips(branch or found[0], found[1], head[1] if head else None)
+            message = f"{self.name} has no {name or 'branch checked out'}"
+            raise InputError("--upstream-branch", message, hint="name a branch")
+        return name or found[0], found[1]
+
+    def head(self, number: int) -> Oid | None:
+        found = self.objects.tip(f"refs/pull/{number}/head")
+        return found[1] if found else None
 
     def history(self, *tips: Oid) -> Repository:
         self.bring(tips, depth=1)
@@ -124,12 +115,15 @@ class Mirror:
         self.objects = Repository(cache / f"{stem}.git")
         self._commits = Repository(cache / f"{stem}.commits.git")
 
-    def tips(self, branch: str | None, number: int) -> Tips:
-        name, head = f"refs/heads/{branch}" if branch else "HEAD", f"refs/pull/{number}/head"
-        refs = self._remote.refs(name, head)
-        if name not in refs:
-            raise InputError("--upstream-branch", f"{self.name} has no {branch or 'HEAD'}", hint="name a branch")
-        return Tips(branch or name, refs[name], refs.get(head))
+    def branch(self, name: str | None) -> tuple[str, Oid]:
+        ref = f"refs/heads/{name}" if name else "HEAD"
+        if (tip := self._remote.refs(ref).get(ref)) is None:
+            raise InputError("--upstream-branch", f"{self.name} has no {name or 'HEAD'}", hint="name a branch")
+        return name or ref, tip
+
+    def head(self, number: int) -> Oid | None:
+        ref = f"refs/pull/{number}/head"
+        return self._remote.refs(ref).get(ref)
 
     def history(self, *tips: Oid) -> Repository:
         # Each tip gets a ref, so that the next fetch transfers only what is new.
@@ -227,9 +221,8 @@ def _git_dir(path: Path) -> Path:
             return path / inner.read_text().removeprefix("gitdir:").strip()
         return (inner if inner.is_dir() else path).absolute()
     except OSError as error:
-        raise InputError(
-            "--upstream", f"{path} cannot be read: {error.strerror}", hint="check its permissions"
-        ) from error
+        message = f"{path} cannot be read: {error.strerror}"
+        raise InputError("--upstream", message, hint="check its permissions") from error
 
 
 def _clean(git_dir: Path) -> None:

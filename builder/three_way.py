@@ -33,9 +33,8 @@ def lines(data: bytes) -> list[bytes]:
 def require_mergeable(name: str, data: bytes) -> None:
     """Refuse a binary file, and one that holds conflict markers of any size already."""
     if b"\0" in data:
-        raise Refused(
-            "three-way merge", f"{name} is binary: it holds a NUL byte", hint="copy the file, or leave it out"
-        )
+        message = f"{name} is binary: it holds a NUL byte"
+        raise Refused("three-way merge", message, hint="copy the file, or leave it out")
     if (number := _marked_line(lines(data))) is not None:
         message = f"{name} already holds a conflict marker at line {number}"
         raise Refused("three-way merge", message, hint="settle that conflict where the file comes from")

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.doors import Forge, ForgePullRequest, Progress, no_progress
 from builder.errors import InputError, Refused, Unavailable
 from builder.git_repository import GITLINK, Commit, Gone, Repository, find_edits, is_branch_name
-from builder.git_store import Tips, open_store
+from builder.git_store import open_store
 from builder.model import Change, MergeKind, Oid, PullRequest, PullRequestRef, ThreeWay
 from builder.three_way import combine, require_mergeable
 
@@ -126,19 +126,19 @@ class GitUpstream:
         return self._store.objects.introduced(text, path, until, seconds)
 
     def _search(self, ref: PullRequestRef) -> PullRequest:
-        tips = self._store.tips(self._branch, ref.number)
-        history = self._store.history(tips.branch)
-        hits = history.numbered(tips.branch, ref.number)
+        branch, tip = self._store.branch(self._branch)
+        history = self._store.history(tip)
+        hits = history.numbered(tip, ref.number)
         if len(hits) > 1:
             facts = [f"{commit.oid} {commit.subject}" for commit in hits]
             hint = "pin the right one in the lock"
-            raise InputError(str(ref), f"{len(hits)} commits on {tips.name} claim this number", hint=hint, facts=facts)
+            raise InputError(str(ref), f"{len(hits)} commits on {branch} claim this number", hint=hint, facts=facts)
         if hits:
             self._store.bring((hits[0].oid,), depth=2)
             return _pull_request(ref, self._first_parent(ref, hits[0]), hits[0], _kind(hits[0]))
-        if tips.head is not None:
-            return self._range(ref, tips.branch, tips.head, "open")
-        raise self._not_found(ref, tips, history)
+        if (head := self._store.head(ref.number)) is not None:
+            return self._range(ref, tip, head, "open")
+        raise self._not_found(ref, branch, tip, history)
 
     def _merged(self, ref: PullRequestRef, said: ForgePullRequest, result: Oid) -> PullRequest:
         self._store.bring((result,), depth=2)
@@ -186,26 +186,25 @@ class GitUpstream:
             raise Refused(str(ref), f"its result {commit.oid} has no parent to compare with")
         return commit.parents[0]
 
-    def _not_found(self, ref: PullRequestRef, tips: Tips, history: Repository) -> InputError:
-        count = history.length(tips.branch)
-        where = f"the {count} first-parent commits of {tips.name} in {self._store.name}"
+    def _not_found(self, ref: PullRequestRef, branch: str, tip: Oid, history: Repository) -> InputError:
         facts = [
-            f"searched: a title ending in (#{ref.number}), or 'Merge pull request #{ref.number} from ...', in {where}"
+            f"searched: the {history.length(tip)} first-parent commits of {branch}, for a title ending in "
+            f"(#{ref.number}) or 'Merge pull request #{ref.number} from ...'",
+            f"searched: refs/pull/{ref.number}/head",
         ]
-        facts.append(f"searched: refs/pull/{ref.number}/head")
         if history.is_shallow:
             facts.append("that history is cut off: the repository is a shallow clone")
         hint = "name the branch with --upstream-branch, or ask a forge"
         return InputError(str(ref), f"{self._store.name} holds no such pull request", hint=hint, facts=facts)
 
     def _lacking(self, ref: PullRequestRef, oid: Oid) -> Unavailable:
-        message = f"commit {oid} is not in {self._store.name}, though the forge names it"
+        message = f"its commit {oid} is not in {self._store.name}"
         return Unavailable(str(ref), message, hint=self._store.advice(f"pull/{ref.number}/head"))
 
     def _vanished(self, ref: PullRequestRef, parent: Oid, result: Oid, gone: Oid) -> Refused:
         which = "result" if gone == result else "parent"
         facts = [f"pinned: parent {parent}, result {result}"]
-        head = self._store.tips(None, ref.number).head
+        head = self._store.head(ref.number)
         facts.append(f"now:    refs/pull/{ref.number}/head is {head or 'not there'}")
         message = f"the pinned {which} {gone} is not in {self._store.name} (any more)"
         return Refused(str(ref), message, hint="look at what changed, then lock the pull request anew", facts=facts)

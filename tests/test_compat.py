@@ -13,6 +13,7 @@ from builder import compat
 from builder.compat import Drift, Finding, Result
 from builder.errors import InputError
 from builder.model import Tree
+from builder.symbols import symbols
 
 Files = Mapping[str, str | bytes]
 
@@ -60,7 +61,7 @@ def test_d1_d_a_base_with_neither_has_nothing_instead() -> None:
 
 # -- what resolves -----------------------------------------------------------------------------------------------------
 
-LIBRARY = {
+LIBRARY: Files = {
     "sglang/__init__.py": "from sglang.pkg import again\n",
     "sglang/pkg/__init__.py": "from .inner import deep as again\nfrom . import starred\nfrom .starred import *\n",
     "sglang/pkg/inner.py": "try:\n    import fast\nexcept ImportError:\n    fast = None\n\ndef deep(): ...\n",
@@ -162,7 +163,8 @@ def test_a_link_is_unknown() -> None:
 
 
 def test_every_missing_name_has_its_own_line_and_a_module_one_for_all_its_names() -> None:
-    source = "from sglang.pkg.inner import (\n    deep,\n    one,\n    two,\n)\nfrom sglang.gone import (\n    a,\n    b,\n)\n"
+    source = "from sglang.pkg.inner import (\n    deep,\n    one,\n    two,\n)\n"
+    source += "from sglang.gone import (\n    a,\n    b,\n)\n"
     found = check(LIBRARY, {USER: source}).findings
     assert [(finding.line, finding.names) for finding in found] == [(3, ("one",)), (4, ("two",)), (6, ("a", "b"))]
     assert found[2].message == "imports sglang.gone (a, b); there is no such module"
@@ -493,7 +495,7 @@ def test_the_patched_files_are_checked_in_under_three_seconds_of_processor_time(
     after = overlaid(base, real("0.5.19"))
     for path in base.paths:
         base.read(path)  # a plan has the tree in memory
-    compat.symbols.cache_clear()
+    symbols.cache_clear()
     start = time.process_time()
     compat.check(base, after, FIVE)
     assert time.process_time() - start < 3

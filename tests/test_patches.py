@@ -32,8 +32,8 @@ def faults_of(diff: str | bytes, *, header: str = HEADER) -> str:
 def make_diff(old: bytes, new: bytes, *, path: str = PATH, context: int = 2) -> bytes:
     """Write the diff of two files as `diff -U2` does, the missing newline at the end of the file included."""
     before, after = (data.decode("latin-1").split("\n") for data in (old, new))
-    sides = [[line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1]) for lines in (before, after)]
-    lines = difflib.unified_diff(*sides, f"a/{path}", f"b/{path}", n=context)
+    a, b = ([line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1]) for lines in (before, after))
+    lines = difflib.unified_diff(a, b, f"a/{path}", f"b/{path}", n=context)
     marked = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     return "".join(marked).encode("latin-1")
 

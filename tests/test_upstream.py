@@ -983,7 +983,7 @@ def test_waiting_for_another_process_is_said(shared: Repository, cache: Path) ->
     upstream.resolve(ref(SQUASHED))
     told.clear()
     (lock,) = (path for path in cache.glob("*.lock") if not path.name.endswith(".commits.git.lock"))
-    holder = "import fcntl, sys, time; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX); "
+    holder = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
     holder += "print('held', flush=True); time.sleep(2)"
     with subprocess.Popen([sys.executable, "-c", holder, lock], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
