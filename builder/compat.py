@@ -194,10 +194,7 @@ def _importers_of_lost(old: Modules, new: Modules, changed: Collection[str]) -> 
     for path in sorted(new.tree.paths - set(changed)):
         if module_of(path) is None or not path.startswith(f"{new.package}/"):
             continue
-        try:
-            data = new.read(path)
-        except UnreadableError:
-            continue
+        data = _text(path, new)
         # `from . import x` names no module, so only the name can be searched for.
         has_module = any(tail in data for tail in tails) or b"from ." in data
         if has_module and any(word in data for word in words):
@@ -224,18 +221,29 @@ def _lost(module: str, old: Modules, new: Modules) -> frozenset[str]:
 
 def _with_star_importers(modules: set[str], new: Modules) -> set[str]:
     """Add the modules that hand on all names of these, however far."""
-    stars: dict[str, tuple[str, ...]] = {}
-    for module, path in new.paths.items():
-        if path.endswith(".py"):
-            try:
-                if b"import *" in new.read(path):
-                    stars[module] = new.symbols(module).stars
-            except UnreadableError:
-                continue
+    sources = {module: _text(path, new) for module, path in new.paths.items() if path.endswith(".py")}
+    sources = {module: data for module, data in sources.items() if b"import *" in data}
     touched = set(modules)
-    while more := {module for module, sources in stars.items() if module not in touched and touched & set(sources)}:
+    while more := {module for module, data in sources.items() if _hands_on(module, data, touched, new)} - touched:
         touched |= more
     return touched
+
+
+def _hands_on(module: str, data: bytes, touched: set[str], new: Modules) -> bool:
+    if not any(name.rpartition(".")[2].encode() in data for name in touched):
+        return False  # parsing is the slow part
+    try:
+        return not touched.isdisjoint(new.symbols(module).stars)
+    except UnreadableError:
+        return False
+
+
+def _text(path: str, modules: Modules) -> bytes:
+    """Return a file's bytes to search in, nothing where it has none that can be read."""
+    try:
+        return modules.read(path)
+    except UnreadableError:
+        return b""
 
 
 # -- what the base has instead -----------------------------------------------------------------------------------------
@@ -288,10 +296,7 @@ def _definitions_anywhere(old: Modules, names: Collection[str]) -> dict[str, lis
     found: dict[str, list[str]] = {}
     wanted = {name: name.encode() for name in names}
     for path in sorted(path for path in old.paths.values() if path.endswith(".py")):
-        try:
-            data = old.read(path)
-        except UnreadableError:
-            continue
+        data = _text(path, old)
         for name, word in wanted.items():
             if word in data:
                 match = re.search(rb"^(?:(?:async )?def|class) %b\b|^%b *(?::[^=\n]+)?=[^=]" % (word, word), data, re.M)

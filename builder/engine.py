@@ -12,17 +12,13 @@ import json
 import os
 import re
 import secrets
-import socket
-import struct
 import tarfile
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from posixpath import basename, dirname
-from typing import IO, Any, Self, cast
+from typing import IO, Any, cast
 
 import docker
 import docker.errors
@@ -30,10 +26,12 @@ import docker.utils
 import requests
 import urllib3
 
+from builder.container_streams import AttachedStreams
 from builder.doors import EngineInfo, Limits, Progress
 from builder.errors import InputError, OverlayError, Refused, Unavailable
 from builder.layer import WHITEOUT, thin_archive
-from builder.model import DOCKER_HUB, Completed, Digest, ImageRef, Layer, LocalImage, Platform
+from builder.model import Completed, Digest, ImageRef, Layer, LocalImage, Platform
+from builder.pull import PullProgress, pull_error, without_credentials
 
 RUN_LABEL = "io.github.sglang-overlay.run"
 WAYS = ("load", "commit")
@@ -41,7 +39,6 @@ _WAYS_VARIABLE = "OVERLAY_LOAD_WAYS"
 _WHERE = "docker"
 _CONNECT_SECONDS = 15
 _ANSWER_SECONDS = 900
-_OUTPUT_BYTES = 16 << 20
 _PROCESSES = 4096
 _SCRATCH = "/tmp"
 _TRANSPORT_ERRORS = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError)
@@ -57,11 +54,13 @@ def connect(ways: Sequence[str] | None = None) -> DockerEngine:
     wanted = tuple(ways or os.environ.get(_WAYS_VARIABLE, ",".join(WAYS)).split(","))
     if unknown := set(wanted) - set(WAYS):
         raise InputError(_WAYS_VARIABLE, f"expected some of {', '.join(WAYS)}; found {', '.join(sorted(unknown))}")
-    endpoint = _endpoint()
+    address = "the default address"
     try:
+        endpoint = _endpoint()
+        address = str(endpoint.get("base_url") or address)
         client = docker.APIClient(version="auto", timeout=_CONNECT_SECONDS, **endpoint)
     except _TRANSPORT_ERRORS as error:
-        raise _no_engine(error, str(endpoint.get("base_url") or "the default address")) from None
+        raise _no_engine(error, address) from None
     # A 40 GB image on a slow disk takes its time; only whether anybody is there must be known soon.
     client.timeout = _ANSWER_SECONDS
     return DockerEngine(client, wanted)
@@ -77,13 +76,13 @@ def _endpoint() -> dict[str, Any]:
 
 
 def _no_engine(error: Exception, address: str) -> Unavailable:
-    words = _without_secrets(str(error))
+    words = without_credentials(str(error))
     hint = "start it (systemctl start docker), or set DOCKER_HOST"
     if "ermission denied" in words:
         hint = "run as a member of the group docker, or as root"
     elif os.environ.get("DOCKER_HOST"):
         hint = "check DOCKER_HOST, or unset it"
-    return Unavailable(_WHERE, f"no engine answers at {_without_secrets(address)}", hint=hint, facts=[words[:300]])
+    return Unavailable(_WHERE, f"no engine answers at {without_credentials(address)}", hint=hint, facts=[words[:300]])
 
 
 class DockerEngine:
@@ -145,17 +144,17 @@ class DockerEngine:
             message = "a local image has this tag, and a pull by tag could move it"
             raise Refused(str(reference), message, hint="pull by digest, or remove the local tag")
         wanted = reference.digest or reference.tag or "latest"
-        shown = _PullProgress(str(reference), progress)
+        shown = PullProgress(str(reference), progress)
         try:
             with _speaking(f"pull {reference}"):
                 for event in self._client.pull(
                     reference.repository, tag=wanted, stream=True, decode=True, platform=str(platform)
                 ):
                     if "error" in event:
-                        raise _pull_error(reference, str(event["error"]))
+                        raise pull_error(reference, str(event["error"]))
                     shown.take(event)
         except _EngineSaid as said:
-            raise _pull_error(reference, said.words) from None
+            raise pull_error(reference, said.words) from None
         name = f"{reference.repository}{'@' if reference.digest else ':'}{wanted}"
         image = self.inspect(name)
         if image is None:
@@ -222,7 +221,7 @@ class DockerEngine:
     def _attached_run(self, name: str, stdin: bytes, limits: Limits) -> Completed | None:
         streams = {"stdin": int(bool(stdin)), "stdout": 1, "stderr": 1, "stream": 1}
         # Attached before the start, so that no output is missed.
-        with _Attached(self._client.attach_socket(name, params=streams)) as attached:
+        with AttachedStreams(self._client.attach_socket(name, params=streams)) as attached:
             try:
                 self._client.start(name)
             except docker.errors.APIError as error:
@@ -462,18 +461,14 @@ def _speaking(what: str) -> Iterator[None]:
     except docker.errors.APIError as error:
         raise _EngineSaid(what, _words(error)) from None
     except (*_TRANSPORT_ERRORS, TimeoutError, ConnectionError) as error:
-        facts = [_without_secrets(str(error))[:300]]
+        facts = [without_credentials(str(error))[:300]]
         raise Unavailable(_WHERE, f"{what}: the engine stopped answering", hint="docker info", facts=facts) from None
 
 
 def _words(error: docker.errors.APIError) -> str:
     explanation = error.explanation
     words = explanation.decode("utf-8", "replace") if isinstance(explanation, bytes) else str(explanation or error)
-    return _without_secrets(words.strip())
-
-
-def _without_secrets(words: str) -> str:
-    return re.sub(r"(//)[^/@\s]*@", r"\1", words)
+    return without_credentials(words.strip())
 
 
 # --- images
@@ -523,60 +518,6 @@ def _run_config(image: LocalImage) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], image.config.get("config") or {})
 
 
-class _PullProgress:
-    """Adds up what the engine tells of each layer; the total is known once every layer has told its size."""
-
-    def __init__(self, what: str, progress: Progress) -> None:
-        self._what = what
-        self._progress = progress
-        self._layers: dict[str, dict[str, tuple[int, int]]] = {"pull": {}, "unpack": {}}
-
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the pull stream and report where the work stands."""
-        layer, status = str(event.get("id") or ""), str(event.get("status") or "")
-        pulled, unpacked = self._layers.values()
-        if status == "Pulling fs layer":
-            pulled.setdefault(layer, (0, 0))
-        detail = event.get("progressDetail") or {}
-        if status in ("Download complete", "Pull complete") and layer in pulled:
-            pulled[layer] = (pulled[layer][1],) * 2
-        if not detail.get("total"):
-            return
-        step = {"Downloading": pulled, "Extracting": unpacked}.get(status)
-        if step is not None:
-            step[layer] = (int(detail.get("current") or 0), int(detail["total"]))
-            self._report("pull" if step is pulled else "unpack", step)
-
-    def _report(self, verb: str, step: Mapping[str, tuple[int, int]]) -> None:
-        totals = [total for _, total in step.values()]
-        known = sum(totals) if all(totals) else None
-        self._progress(f"{verb} {self._what}", sum(done for done, _ in step.values()), known)
-
-
-def _pull_error(reference: ImageRef, words: str) -> OverlayError:
-    where, low = str(reference), words.lower()
-    facts = [_without_secrets(words)[:500]]
-
-    def has(*signs: str) -> bool:
-        return any(sign in low for sign in signs)
-
-    login = "docker login" if reference.domain == DOCKER_HUB else f"docker login {reference.domain}"
-    if has("no space left"):
-        return Unavailable(where, "the engine's disk is full", hint="docker system df", facts=facts)
-    if has("toomanyrequests", "rate limit"):
-        hint = f"{login}, or --registry-mirror HOST"
-        return Unavailable(where, "the registry's rate limit is used up", hint=hint, facts=facts)
-    if has("no matching manifest", "does not match the specified platform", "cannot be used on this platform"):
-        return Refused(where, "has no image for this platform", hint="choose with --platform", facts=facts)
-    if has("manifest unknown", "not found: manifest", "name unknown", "not found"):
-        message = "the registry has no such image; tags and digests of nightly images get deleted"
-        return Refused(where, message, hint="look at the repository's tags", facts=facts)
-    if has("unauthorized", "denied", "authentication required", "no basic auth"):
-        return Unavailable(where, "not allowed to pull it, or it does not exist", hint=login, facts=facts)
-    hint = "check the network of the machine the engine runs on, or use --registry-mirror"
-    return Unavailable(where, "the engine could not pull it", hint=hint, facts=facts)
-
-
 # --- containers
 
 
@@ -623,84 +564,3 @@ def _first_entry(stream: IO[bytes]) -> tuple[tarfile.TarInfo, bytes] | None:
             return None
         file = tar.extractfile(entry) if entry.isreg() else None
         return entry, file.read() if file else b""
-
-
-class _Tail:
-    """The last bytes of a stream, up to a bound: a program's answer and its last words stand at the end."""
-
-    def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
-        self._dropped = 0
-
-    def add(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._size += len(piece)
-        while self._size - len(self._pieces[0]) >= _OUTPUT_BYTES:
-            self._size -= len(self._pieces[0])
-            self._dropped += len(self._pieces.popleft())
-
-    def text(self) -> str:
-        note = f"[{self._dropped} bytes before this were dropped]\n" if self._dropped else ""
-        return note + b"".join(self._pieces).decode("utf-8", "replace")
-
-
-class _Attached:
-    """A container's standard streams over one hijacked connection.
-
-    Format of what comes: 8 bytes (stream, three zeros, length in big-endian order), then that many bytes.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        # A SocketIO over plain transports, the socket itself over TLS, a channel over ssh.
-        self._socket = getattr(stream, "_sock", stream)
-        self._pending = bytearray()
-        self.stdout = _Tail()
-        self.stderr = _Tail()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        # The HTTP response owns the stream, where the SDK could hang it on.
-        getattr(self._stream, "_response", self._stream).close()
-        self._socket.close()
-
-    def talk(self, stdin: bytes, deadline: float) -> bool:
-        """Feed the program and take its output until it closes it; False at the deadline."""
-        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-        if stdin:
-            # A thread: a program may write before it has read everything, and neither may wait for the other.
-            threading.Thread(target=self._feed, args=(stdin,), daemon=True).start()
-        while (left := deadline - time.monotonic()) > 0:
-            self._socket.settimeout(left)
-            try:
-                piece = self._socket.recv(1 << 16)
-            except TimeoutError:
-                return False
-            if not piece:
-                return True
-            self._pending += piece
-            self._sort()
-        return False
-
-    def _feed(self, stdin: bytes) -> None:
-        with suppress(OSError):  # the program ended, or does not want any more
-            self._socket.sendall(stdin)
-        with suppress(OSError):
-            if hasattr(self._socket, "shutdown_write"):
-                self._socket.shutdown_write()
-            else:
-                # Of the plain class: the TLS one would give its reading side up too.
-                socket.socket.shutdown(self._socket, socket.SHUT_WR)
-
-    def _sort(self) -> None:
-        while len(self._pending) >= 8:
-            kind, length = struct.unpack(">BxxxL", self._pending[:8])
-            if len(self._pending) < 8 + length:
-                return
-            (self.stderr if kind == 2 else self.stdout).add(bytes(self._pending[8 : 8 + length]))
-            del self._pending[: 8 + length]

@@ -135,6 +135,7 @@ _UNSUPPORTED = {
     "Binary files": "changes a binary file",
     "GIT binary patch": "changes a binary file",
 }
+_NO_NEWLINE = "\\"
 _EDITS_ONLY = "a compat patch edits existing text files and nothing else"
 
 _Fault = tuple[int, str]
@@ -221,6 +222,8 @@ def _read_diff(lines: Sequence[str], body: int, faults: list[_Fault]) -> tuple[F
         faults.append((body + 1, f"not a unified diff: {error}"))
         return ()
     edits = [_file_edit(part, body, faults) for part in parsed]
+    if not edits:
+        faults.append((body + 1, "there is no file in the diff"))
     paths = [edit.path for edit in edits]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
         faults.append((body + 1, f"{path} stands there {paths.count(path)} times"))
@@ -243,6 +246,8 @@ def _structure_faults(lines: Sequence[str], body: int) -> Iterator[_Fault]:
             number = end
         elif what := next((what for start, what in _UNSUPPORTED.items() if line.startswith(start)), None):
             yield number, f"{what}; {_EDITS_ONLY}"
+        elif line.startswith("--- ") and not "".join(lines[number : number + 1]).startswith("+++ "):
+            yield number, "a '---' line without a '+++' line after it"
         elif not _BETWEEN.match(line):
             yield number, f"expected a file or hunk header; found {line[:40]!r}"
 
@@ -280,13 +285,15 @@ def _is_file_header(lines: Sequence[str], number: int) -> bool:
 
 
 def _count_faults(line: int, header: re.Match[str], found: tuple[int, int]) -> Iterator[_Fault]:
+    if found == (0, 0):
+        yield line, "the hunk has no body"
     for side, wanted, count in (("old", header[1], found[0]), ("new", header[2], found[1])):
         if int(wanted or 1) != count:
             yield line, f"the hunk's header says {wanted or 1} {side} lines, its body has {count}"
 
 
 def _file_edit(part: PatchedFile, body: int, faults: list[_Fault]) -> FileEdit:
-    line = body + (part.diff_line_no or 1)
+    line = body + ((part[0][0].diff_line_no or 1) - 1 if part else 1)
     source, target = (name.rstrip("\r") for name in (part.source_file, part.target_file))
     if "/dev/null" in (source, target):
         what = "new file mode" if source == "/dev/null" else "deleted file mode"
@@ -300,40 +307,57 @@ def _file_edit(part: PatchedFile, body: int, faults: list[_Fault]) -> FileEdit:
     return FileEdit(source, tuple(_hunk(hunk, body, faults) for hunk in part))
 
 
-def _hunk(part: DiffHunk, body: int, faults: list[_Fault]) -> Hunk:
-    old: list[bytes] = []
-    new: list[bytes] = []
-    kinds: list[tuple[str, int]] = []
-    for line in part:
-        sides = {" ": (old, new), "-": (old,), "+": (new,)}.get(line.line_type, ())
-        if line.line_type == "\\":
-            # The marker belongs to the line before it.
-            for side in {" ": (old, new), "-": (old,), "+": (new,)}[kinds[-1][0]]:
+@dataclass
+class _Sides:
+    """The two texts of a hunk while it is read; `kinds` has the mark and the patch line of every line of the body."""
+
+    old: list[bytes] = field(default_factory=list)
+    new: list[bytes] = field(default_factory=list)
+    kinds: list[tuple[str, int]] = field(default_factory=list)
+
+    def of(self, mark: str) -> tuple[list[bytes], ...]:
+        return {" ": (self.old, self.new), "-": (self.old,), "+": (self.new,)}.get(mark, ())
+
+    def add(self, mark: str, line: int, text: bytes) -> None:
+        if mark == _NO_NEWLINE and self.kinds:
+            for side in self.of(self.kinds[-1][0]):  # the marker belongs to the line before it
                 side[-1] = side[-1].rstrip(b"\r\n")
-        for side in sides:
-            side.append(line.value.encode("utf-8", "surrogateescape"))
-        if sides:
-            kinds.append((line.line_type, body + (line.diff_line_no or 1)))
-    header = kinds[0][1] - 1
-    faults += _context_faults(kinds)
-    if not old:
-        faults.append((header, "the hunk has no context or removed line to find its place by"))
-    elif not new:
-        faults.append((header, "the hunk leaves no line to recognise it by; give it a line of context"))
-    elif old == new:
-        faults.append((header, "the hunk changes nothing"))
-    changed = [index for index, (kind, _) in enumerate(kinds) if kind != " "] or [0]
+        for side in self.of(mark):
+            side.append(text)
+        if mark in " -+":
+            self.kinds.append((mark, line))
+
+
+def _hunk(part: DiffHunk, body: int, faults: list[_Fault]) -> Hunk:
+    sides = _Sides()
+    for line in part:
+        if line.line_type:
+            text = line.value.encode("utf-8", "surrogateescape")
+            sides.add(line.line_type, body + (line.diff_line_no or 0), text)
+    header = sides.kinds[0][1] - 1
+    faults += _context_faults(sides.kinds)
+    faults += [(header, fault) for fault in _text_faults(sides)]
+    changed = [index for index, (mark, _) in enumerate(sides.kinds) if mark != " "] or [0]
     heading = HEADING.match(part.section_header)
     return Hunk(
         line=header,
         old_start=part.source_start - 1,
         new_start=part.target_start - 1,
-        old=tuple(old),
-        new=tuple(new),
+        old=tuple(sides.old),
+        new=tuple(sides.new),
         leading=changed[0],
-        trailing=len(kinds) - 1 - changed[-1],
+        trailing=len(sides.kinds) - 1 - changed[-1],
         heading=heading[1] if heading else "",
     )
+
+
+def _text_faults(sides: _Sides) -> Iterator[str]:
+    if not sides.old:
+        yield "the hunk has no context or removed line to find its place by"
+    elif not sides.new:
+        yield "the hunk leaves no line to recognise it by; give it a line of context"
+    elif sides.old == sides.new:
+        yield "the hunk changes nothing"
 
 
 def _context_faults(kinds: Sequence[tuple[str, int]]) -> Iterator[_Fault]:

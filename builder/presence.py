@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,18 +65,35 @@ def judge(path: str, versions: Versions, is_mentioned: Callable[[str], bool]) ->
 def _by_definitions(ours: bytes, parent: bytes, result: bytes, is_mentioned: Callable[[str], bool]) -> Evidence:
     mine, before, after = definitions(ours), definitions(parent), definitions(result)
     added = [name for name in after if name not in before]
-    changed = [name for name in after if name in before and after[name] != before[name]]
+    changed = [name for name in after if name in before and after[name].code != before[name].code]
     # What the base dropped for good after the pull request is no sign that it lacks it; what is still used is.
     gone = [name for name in changed if name not in mine and not is_mentioned(name.rsplit(".", 1)[-1])]
     judged = [name for name in changed if name not in gone]
     if not added and not judged:
         return Evidence("unknown", "the change touches no definition to judge by")
     missing = [name for name in (*added, *judged) if name not in mine]
-    unchanged = [name for name in judged if name in mine and mine[name] == before[name]]
+    unchanged = [name for name in judged if name in mine and mine[name].code == before[name].code]
     if missing or unchanged:
         return Evidence("absent", _absence(missing, unchanged), missing_definitions=tuple(missing + unchanged))
+    foreign = [name for name in judged if not _has_trace(mine[name], before[name], after[name])]
+    if foreign and not added:
+        fact = f"{_few(foreign)} differs from before the pull request, and has nothing of what it brings"
+        return Evidence("unknown", fact, missing_definitions=tuple(foreign))
     fact = f"all {len(added)} added and {len(judged)} changed definitions are there"
+    fact += f", {_few(foreign)} with other lines" if foreign else ""
     return Evidence("changed", fact + (f", {_few(gone)} was removed since" if gone else ""))
+
+
+def _has_trace(mine: Definition, before: Definition, after: Definition) -> bool:
+    """Tell whether a definition holds a line that the change brings, or lacks every line that it takes away.
+
+    That it differs from the parent's alone may as well be somebody's own edit; where no added definition speaks for
+    the change, this has to.
+    """
+    here = set(mine.lines)
+    brought = set(after.lines) - set(before.lines)
+    taken_away = set(before.lines) - set(after.lines)
+    return bool(here & brought) or (not brought and not here & taken_away)
 
 
 def _absence(missing: list[str], unchanged: list[str]) -> str:
@@ -111,29 +128,44 @@ def _lines(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").splitlines()
 
 
-def definitions(source: bytes) -> Mapping[str, str]:
-    """Return every class, function, method, class attribute and module assignment with a canonical dump of it.
+@dataclass(frozen=True)
+class Definition:
+    """A definition: its code in a canonical form (comments and layout do not count), and its lines without indent."""
+
+    code: str
+    lines: tuple[str, ...]
+
+
+def definitions(source: bytes) -> Mapping[str, Definition]:
+    """Return every class, function, method, class attribute and module assignment by its dotted name.
 
     A class stands for its bases and decorators only, its members for themselves, so that a change in one method
-    is a change of that method alone. Docstrings count, comments and layout do not.
+    is a change of that method alone. Docstrings count.
     """
-    return dict(_walk(ast.parse(source).body, ""))
+    return dict(_walk(ast.parse(source).body, "", source.decode("utf-8", "replace").splitlines()))
 
 
-def _walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
+def _walk(body: list[ast.stmt], prefix: str, text: list[str]) -> Iterator[tuple[str, Definition]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield prefix + node.name, ast.dump(node)
+            yield prefix + node.name, _definition([node], text)
         elif isinstance(node, ast.ClassDef):
-            yield prefix + node.name, "|".join(ast.dump(n) for n in (*node.bases, *node.keywords, *node.decorator_list))
-            yield from _walk(node.body, f"{prefix}{node.name}.")
+            yield prefix + node.name, _definition([*node.bases, *node.keywords, *node.decorator_list], text)
+            yield from _walk(node.body, f"{prefix}{node.name}.", text)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name):
-                    yield prefix + target.id, ast.dump(node)
+                    yield prefix + target.id, _definition([node], text)
         elif isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):
-                yield from _walk(getattr(node, part, []), prefix)
+                yield from _walk(getattr(node, part, []), prefix, text)
             for handler in getattr(node, "handlers", []):
-                yield from _walk(handler.body, prefix)
+                yield from _walk(handler.body, prefix, text)
+
+
+def _definition(nodes: Sequence[ast.AST], text: list[str]) -> Definition:
+    code = "|".join(ast.dump(node) for node in nodes)
+    spans = [(getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0) for node in nodes]
+    lines = [line.strip() for first, last in spans for line in text[first - 1 : last]]
+    return Definition(code, tuple(line for line in lines if line))

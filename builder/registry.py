@@ -5,13 +5,11 @@ Formats: OCI distribution-spec 1.1, OCI image-spec 1.1, Docker image manifest 2.
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import itertools
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,11 +20,11 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
+from builder.credentials import HUB_SERVER, Credentials, look_up
 from builder.errors import InputError, OverlayError, Refused, Unavailable
 from builder.model import DOCKER_HUB, Digest, ImageRef, Platform, RemoteImage
 
 _HUB_HOST = "registry-1.docker.io"
-_HUB_CREDENTIALS = "https://index.docker.io/v1/"
 _INDEX_TYPES = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -45,20 +43,10 @@ _ATTEMPTS = 3
 _WORTH_ANOTHER_TRY = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 _REDIRECTS = 5
 _LONGEST_PAUSE = 5.0
-_HELPER_SECONDS = 30.0
 _CHALLENGE = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,]+))')
 
 # What an architecture's variant is when a platform does not say (containerd's normalisation).
 _USUAL_VARIANT = {"arm64": "v8", "arm": "v7"}
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """What Docker's credential store holds for one registry; a token stands for a user and password."""
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    identity_token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -145,9 +133,9 @@ class HttpRegistry:
         """Turn a challenge into the value of an Authorization header."""
         scheme, _, rest = answer.headers.get("WWW-Authenticate", "").partition(" ")
         fields = {name: quoted or plain for name, quoted, plain in _CHALLENGE.findall(rest)}
-        credentials = self._credentials(ref, _HUB_CREDENTIALS if host == _HUB_HOST else host)
+        credentials = look_up(self._docker_config, HUB_SERVER if host == _HUB_HOST else host)
         if scheme.lower() == "basic" and credentials and credentials.user:
-            return _basic(credentials)
+            return credentials.basic
         if scheme.lower() != "bearer" or "realm" not in fields:
             raise _status_error(ref, answer, subject)
         realm = fields["realm"]
@@ -162,7 +150,7 @@ class HttpRegistry:
             form["refresh_token"] = credentials.identity_token
             request = _Request("POST", realm, form=form)
         else:
-            request = _Request("GET", realm, authorization=_basic(credentials) if credentials else None, query=query)
+            request = _Request("GET", realm, authorization=credentials.basic if credentials else None, query=query)
         answer = self._send(ref, request)
         if answer.status != 200:
             raise _status_error(ref, answer, f"a token to pull {ref.path}")
@@ -191,26 +179,6 @@ class HttpRegistry:
                     return answer
             self._pause(pause)
         raise AssertionError("the last attempt returns or raises")
-
-    def _credentials(self, ref: ImageRef, server: str) -> Credentials | None:
-        """Look one registry up in Docker's config file and credential helpers; None where nothing is stored."""
-        try:
-            config = json.loads(self._docker_config.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            kind = type(error).__name__
-            raise InputError(str(self._docker_config), f"cannot be read as Docker's config file: {kind}") from None
-        names = _server_names(server)
-        helpers = config.get("credHelpers") or {}
-        helper = next((helpers[name] for name in names if name in helpers), config.get("credsStore"))
-        if helper:
-            found = _ask_helper(ref, str(helper), server)
-            if found:
-                return found
-        auths = config.get("auths") or {}
-        entry = next((auths[name] for name in names if auths.get(name)), None)
-        return _decode_entry(entry) if isinstance(entry, dict) else None
 
 
 def _is_loopback(host: str) -> bool:
@@ -396,49 +364,3 @@ def _plain(url: str) -> str:
     """Return a URL without user, password and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
-
-
-def _basic(credentials: Credentials) -> str:
-    pair = f"{credentials.user}:{credentials.password}".encode()
-    return f"Basic {base64.b64encode(pair).decode()}"
-
-
-def _server_names(server: str) -> tuple[str, ...]:
-    if server == _HUB_CREDENTIALS:
-        return (server, "index.docker.io", "docker.io", _HUB_HOST)
-    return (server, f"https://{server}", f"http://{server}", f"https://{server}/v1/", f"https://{server}/v2/")
-
-
-def _decode_entry(entry: Mapping[str, Any]) -> Credentials | None:
-    if token := entry.get("identitytoken"):
-        return Credentials(identity_token=str(token))
-    try:
-        user, _, password = base64.b64decode(str(entry.get("auth") or "")).decode().rstrip("\0").partition(":")
-    except ValueError:
-        return None
-    user, password = user or str(entry.get("username") or ""), password or str(entry.get("password") or "")
-    return Credentials(user, password) if user else None
-
-
-def _ask_helper(ref: ImageRef, helper: str, server: str) -> Credentials | None:
-    """Ask a credential helper program (`docker-credential-NAME get`); None where it holds nothing or is missing."""
-    command = f"docker-credential-{helper}"
-    hint = "edit credsStore and credHelpers in Docker's config.json"
-    if not re.fullmatch(r"[\w.-]+", helper):
-        raise InputError("credential helper", f"{helper!r} is not the name of a docker-credential program", hint=hint)
-    try:
-        done = subprocess.run([command, "get"], input=server, capture_output=True, text=True, timeout=_HELPER_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise Unavailable(str(ref), f"{command} gave no answer in {_HELPER_SECONDS:.0f} s", hint=hint) from None
-    except OSError:
-        # A store that went missing must not keep a public image from being read.
-        return None
-    if done.returncode != 0:
-        # Nothing stored is the usual reason; its output may hold a secret, so it is not repeated.
-        return None
-    try:
-        answer = json.loads(done.stdout)
-        user, secret = str(answer["Username"]), str(answer["Secret"])
-    except (ValueError, LookupError, TypeError):
-        raise Unavailable(str(ref), f"expected JSON with Username and Secret from {command}", hint=hint) from None
-    return Credentials(identity_token=secret) if user == "<token>" else Credentials(user, secret)

@@ -25,6 +25,7 @@ from builder.engine import RUN_LABEL, DockerEngine
 from builder.errors import InputError, OverlayError, Refused, Unavailable
 from builder.layer import LayerFile
 from builder.model import Completed, Digest, FileMeta, ImageRef, Layer, LocalImage, Platform
+from builder.pull import PullProgress, pull_error
 from tests.lab import services
 from tests.support.fake_engine import FakeEngine, FakeImage
 
@@ -412,7 +413,7 @@ def test_a_child_killed_for_memory_is_not_a_pass(real: DockerEngine, toy: LocalI
 def test_output_is_bounded_and_its_end_is_kept(
     real: DockerEngine, toy: LocalImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.engine._OUTPUT_BYTES", 1 << 20)
+    monkeypatch.setattr("builder.container_streams._OUTPUT_BYTES", 1 << 20)
     done = completed(real.run(toy.id, ["python3", "-c", "print('x' * (3 << 20)); print('the answer')"]))
     assert len(done.stdout) < (1 << 20) + (1 << 17)
     assert done.stdout.startswith("[")
@@ -615,7 +616,7 @@ def test_no_program_of_the_image_runs_while_a_layer_is_put_on(
 
 def test_pull_progress_adds_up_over_the_layers() -> None:
     seen: list[tuple[str, int, int | None]] = []
-    shown = docker_engine._PullProgress("x", lambda *report: seen.append(report))
+    shown = PullProgress("x", lambda *report: seen.append(report))
     events = [
         {"status": "Pulling from lmsysorg/sglang", "id": "sha256:1"},
         {"status": "Pulling fs layer", "id": "a"},
@@ -674,7 +675,7 @@ def test_nobody_to_pull_from_is_unavailable(real: DockerEngine) -> None:
     ],
 )
 def test_what_a_pull_says_is_told_apart(words: str, error: type[OverlayError], says: str) -> None:
-    found = docker_engine._pull_error(ImageRef.parse("a/b:t"), words)
+    found = pull_error(ImageRef.parse("a/b:t"), words)
     assert type(found) is error
     assert says in found.message
     assert found.hint

@@ -259,7 +259,8 @@ def test_a_pull_request_without_runtime_files_is_never_present():
 
 def test_force_merges_what_is_present():
     code = b"def f():\n    return 1\n"
-    ours, result = code.replace(b"1", b"3"), code.replace(b"1", b"2")
+    result = b"def f():\n    return 2\n\n\ndef g():\n    return 'g'\n"
+    ours = result.replace(b"2", b"3")
     assert one({PATH: ours}, code, result).state == "already-present"
     assert one({PATH: ours}, code, result, forced=True).state == "conflict"
 

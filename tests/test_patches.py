@@ -127,6 +127,8 @@ def test_a_hunk_header_must_count_its_body() -> None:
         ("@@ -1,3 +1,3 @@\n-a\n+b\n--- a/sglang/b.py\n+++ b/sglang/b.py\n@@ -1 +1 @@\n-x\n+y\n", "its body has 1"),
         ("@@ -1 +1 @@\n-a\n+b\nleft over\n", "expected a file or hunk header; found 'left over'"),
         ("", "is named and has no hunk"),
+        ("@@ -1 +1 @@\n-a\n+b\n\n--- a/sglang/b.py\n", "a '---' line without a '+++' line after it"),
+        ("@@ -0,0 +0,0 @@\n", "the hunk has no body"),
         ("@@ -1,2 +1,2 @@\n a\n-b\n+b\n", "changes nothing"),
         ("@@ -3,0 +4,1 @@\n+a\n", "no context or removed line"),
         ("@@ -1,1 +0,0 @@\n-a\n", "leaves no line"),
@@ -134,6 +136,12 @@ def test_a_hunk_header_must_count_its_body() -> None:
 )
 def test_a_diff_that_does_not_hold_together_is_refused(diff: str, expected: str) -> None:
     assert expected in faults_of(f"--- a/{PATH}\n+++ b/{PATH}\n{diff}")
+
+
+def test_a_file_that_is_named_without_a_hunk_is_refused() -> None:
+    assert "is named and has no hunk" in faults_of(f"diff --git a/{PATH} b/{PATH}\nindex 1..2 100644\n" + EDIT[:0])
+    assert "is named and has no hunk" in faults_of(f"--- a/x\n+++ b/x\n{EDIT}")
+    assert "there is no file in the diff" in faults_of("diff -r a b\n")
 
 
 def test_a_removed_line_that_looks_like_a_file_header_is_a_removed_line() -> None:
@@ -634,3 +642,23 @@ def test_bytes_outside_the_hunks_never_change(sides: tuple[bytes, bytes], at: in
         assert edited.startswith(before + b"".join(hunk.new))
         edited = edited[len(before + b"".join(hunk.new)) :]
     assert edited == rest
+
+
+SNIPPETS = [b"", b"-", b"+", b"\n", b"\\ ", b"\r", b"@@ -1 +1 @@\n", b"--- a/x\n+++ b/x\n"]
+MUTATIONS = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(0, 12), st.sampled_from(SNIPPETS)), min_size=1, max_size=4
+)
+
+
+@given(MUTATIONS)
+@settings(max_examples=500, deadline=None)
+def test_a_damaged_patch_is_read_or_refused_with_a_reason(mutations: list[tuple[int, int, bytes]]) -> None:
+    data = HEADER.encode() + make_diff(b"a\nb\nc\nd\n-- e", b"a\nB\nc\nD\n-- f\n") + EDIT.encode()
+    for at, length, replacement in mutations:
+        data = data[:at] + replacement + data[at + length :]
+    try:
+        patch = load("topic/0001-mend", data, "p.patch")
+    except InputError:
+        return
+    assert patch.files
+    assert all(hunk.old and hunk.new and hunk.old != hunk.new for edit in patch.files for hunk in edit.hunks)

@@ -77,3 +77,18 @@ def test_a_merge_that_alters_nothing_is_exact():
 def test_data_files_are_judged_by_content_alone():
     versions = Versions(b"a: 3\n", b"a: 1\n", b"a: 2\n")
     assert judge("sglang/a.yaml", versions, lambda _: False).presence == "unknown"
+
+
+def test_somebodys_own_edit_of_a_changed_definition_is_no_sign_of_the_change():
+    parent = b"def f():\n    return 1\n"
+    result = b"def f():\n    return 2\n"
+    found = presence(b"def f():\n    return 'mine'\n", parent=parent, result=result)
+    assert found.presence == "unknown"
+    assert "f differs" in found.fact
+
+
+def test_a_change_that_only_takes_lines_away_is_there_when_they_are_gone():
+    parent = b"def f():\n    check()\n    return 1\n"
+    result = b"def f():\n    return 1\n"
+    assert presence(b"def f():\n    log()\n    return 1\n", parent=parent, result=result).presence == "changed"
+    assert presence(b"def f():\n    check()\n    log()\n", parent=parent, result=result).presence == "unknown"

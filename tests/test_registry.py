@@ -412,7 +412,7 @@ def test_a_helper_that_hangs_is_given_up(
     server, answers = realm
     answers.append(guarded(Store(), realm=server.url))
     install_helper(tmp_path, server, "exec sleep 60", monkeypatch)
-    monkeypatch.setattr("builder.registry._HELPER_SECONDS", 0.2)
+    monkeypatch.setattr("builder.credentials._HELPER_SECONDS", 0.2)
     write_config(config, {"credsStore": "lab"})
     started = time.monotonic()
     with pytest.raises(Unavailable, match="docker-credential-lab gave no answer"):
@@ -444,7 +444,7 @@ def test_a_damaged_docker_config_is_named(config: Path, realm: Realm) -> None:
     answers.append(guarded(Store(), realm=server.url))
     config.parent.mkdir()
     config.write_text("{")
-    with pytest.raises(InputError, match=rf"{config}: cannot be read"):
+    with pytest.raises(InputError, match=rf"{config}: expected Docker"):
         ask(server, config, "t")
 
 

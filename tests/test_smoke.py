@@ -27,7 +27,8 @@ from builder.smoke.lm_head import check_lm_head, method_of, read_config, read_he
 from builder.smoke.probe import program, read_answer
 from builder.smoke.subject import Answer
 from builder.smoke.weights import check_architecture, check_weight_drop, judge_weights, prefix_of
-from tests.lab import checkpoints
+from tests.lab import checkpoints, images
+from tests.lab.layers import Layer
 from tests.support import smoke_toy
 from tests.support.smoke_process import ProcessEngine, digest, toy_subject, write_tree
 
@@ -290,7 +291,18 @@ def test_the_folder_a_process_starts_in_does_not_shadow_the_live_root(tmp_path: 
     folder = tmp_path / "image"
     write_tree(folder / "live", {**smoke_toy.BASE, "toy/srt/helpers.py": "def old(): pass\n"})
     write_tree(folder, {"toy/__init__.py": "raise ImportError('the dead copy')\n"})
-    assert one_check(replace(subject, live_root=str(folder / "live")), "imports").outcome == "pass"
+    engine = ProcessEngine(engine_of(subject).folders, {"PYTHONPATH": str(folder / "live")})
+    check = one_check(replace(subject, engine=engine, live_root=str(folder / "live")), "imports")
+    assert check.outcome == "pass", check.message
+
+
+def test_a_live_root_that_the_interpreter_does_not_take_fails_and_names_both(tmp_path: Path) -> None:
+    subject = toy_subject(tmp_path, smoke_toy.BASE, {"toy/srt/helpers.py": "def old(): pass\n"})
+    live = write_tree(tmp_path / "live", smoke_toy.BASE)
+    engine = ProcessEngine(engine_of(subject).folders, {"PYTHONPATH": str(live)})
+    check = one_check(replace(subject, engine=engine, live_root="/elsewhere"), "imports")
+    assert check.outcome == "fail"
+    assert f"the interpreter takes toy from {live}, the overlay is in /elsewhere" in check.message
 
 
 def test_an_overlaid_file_that_the_interpreter_does_not_take_fails(tmp_path: Path) -> None:
@@ -1151,6 +1163,13 @@ SELECTOR = [
     f"candidate_selector.{leaf}" for leaf in ("hidden_projection.weight", "predecessor_codebook", "successor_codebook")
 ]
 DFLASH = ("sglang/srt/models/dflash.py", "sglang/srt/speculative/dflash_worker_v2.py")
+FIVE_FILES = (
+    "kernels/ops/speculative/dflash.py",
+    "srt/models/dflash.py",
+    "srt/speculative/dflash_utils.py",
+    "srt/speculative/dflash_worker_v2.py",
+    "srt/model_executor/model_runner_components/spec_aux_hidden_state.py",
+)
 
 
 def test_0_5_17_with_the_config_rewritten_to_v1_drops_exactly_eleven(
@@ -1257,5 +1276,80 @@ def test_the_banner_of_an_image_is_bypassed_and_its_live_root_is_used(
     interpreter = check.facts["interpreter"]
     assert isinstance(interpreter, dict)
     assert interpreter["package_root"] == base.package_parent
-    other = one_check(real_subject(base, trees, overlaid=DFLASH, live_root=base.dead_parent), "imports")
-    assert other.facts["interpreter"]["package_root"] == base.dead_parent  # type: ignore[index]
+    forced = one_check(real_subject(base, trees, overlaid=DFLASH, live_root=base.dead_parent), "imports")
+    assert forced.outcome == "fail"
+    assert f"takes sglang from {base.package_parent}, the overlay is in {base.dead_parent}" in forced.message
+
+
+HABITS: Mapping[str, tuple[str, str, dict[str, list[int]]]] = {
+    # loader class -> what each tracker saw consumed, and what was filled of which parameter
+    "SkipsUnknownNames": ("ab", "ab", {"a": [4, 4], "b": [8, 8]}),
+    "CollectsFirst": ("ab", "ab", {"a": [4, 4], "b": [8, 8]}),
+    "FillsHalf": ("b", "b", {"a": [0, 4], "b": [4, 8]}),
+    "CopiesBehindTheLoadersBack": ("b", "ab", {"a": [4, 4], "b": [8, 8]}),
+    "TakesTheMemory": ("a", "ab", {"a": [4, 4], "b": [8, 8]}),
+    "LoadsAndDropsIt": ("a", "", {"a": [0, 4], "b": [0, 8]}),
+    "KeepsAnIndex": ("ab", "ab", {"a": [4, 4], "b": [8, 8]}),
+    "JoinsTwo": ("", "ac", {"a": [0, 4], "b": [8, 8]}),
+    "IsAGenerator": ("a", "a", {"a": [4, 4], "b": [0, 8]}),
+    "Twice": ("a", "a", {"a": [4, 4], "b": [0, 8]}),
+    "Refuses": ("a", "a", {"a": [4, 4], "b": [0, 8]}),
+    "WantsBytes": ("", "", {"a": [0, 4], "b": [0, 8]}),
+}
+
+
+def test_the_trackers_follow_every_habit_of_loaders(torch_base: Any) -> None:
+    probe, _, _ = program().partition("\nif __name__ ==")
+    script = probe + "\n" + (Path(__file__).parent / "support" / "smoke_trackers.py").read_text()
+    done = connect().run(Digest(torch_base("0.5.17").id), ["/usr/bin/python3", "-c", script])
+    assert done is not None
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
+    assert lines, done.stderr
+    answers = json.loads(lines[0].removeprefix("ANSWERS "))
+    for name, (by_loader, by_copy, filled) in HABITS.items():
+        answer = answers[name]
+        assert ("".join(answer["by_loader"]), "".join(answer["by_copy"]), answer["filled"]) == (
+            by_loader,
+            by_copy,
+            filled,
+        ), name
+    assert answers["FillsByValue"]["by_copy"] == ["one"]
+    assert answers["KeepsAnIndex"]["kept"] == ["c"]
+    assert answers["Twice"]["repeated"] == ["a"]
+    assert answers["SkipsUnknownNames"]["cast"] == [["a", "bfloat16", "float32"]]
+    assert answers["Refuses"]["error"]["type"] == "ValueError"
+    assert answers["Refuses"]["error"]["tensor"] == "b"
+    assert answers["WantsBytes"]["error"]["type"] == "NotImplementedError"
+
+
+def test_files_of_another_release_put_on_whole_break_what_imports_them_and_each_is_named(
+    torch_base: Any, trees: Callable[[str], Path], docker_daemon: Any, run_label: Any
+) -> None:
+    base, root, newer = torch_base("0.5.17"), trees("0.5.17"), trees("0.5.19")
+    overlaid = tuple(f"sglang/{path}" for path in FIVE_FILES)
+    layer = Layer()
+    for path in overlaid:
+        layer.put(f"{base.package_parent}/{path}", (newer / path).read_bytes())
+    name = f"overlay-lab-run/{run_label.value}:five-files"
+    image = images.build(docker_daemon, name, base.name, layer=layer, labels=run_label.labels)
+
+    def read(path: str) -> bytes | None:
+        file = (newer if path in overlaid else root) / path
+        return file.read_bytes() if file.is_file() else None
+
+    paths = [str(path.relative_to(root)) for path in (root / "sglang").rglob("*.py")]
+    importing = importers_of(paths, read, overlaid)
+    subject = real_subject(base, trees, image=Digest(image), overlaid=overlaid, importers=importing, read=read)
+    checks = by_name(run(subject, ModuleChecks))
+    assert checks["imports"].outcome == "fail"
+    assert checks["importers"].outcome == "fail"
+    failed = {
+        entry["path"]: entry["reason"]
+        for check in checks.values()
+        for entry in check.facts["not_imported"]  # type: ignore[attr-defined]
+        if entry["outcome"] == "fail"
+    }
+    assert "sample_simulated_acc_len" in failed["sglang/srt/speculative/dflash_utils.py"]
+    # Silent in the server: DSpark imported on the base, and goes down with the file it imports.
+    assert "sglang/srt/models/dspark.py" in failed
+    assert all("it imported on the base" in reason for reason in failed.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -251,3 +251,18 @@ def test_nothing_a_user_configured_changes_a_merge(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "repo/.git"))
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert conflicting() == expected
+
+
+def test_real_files_merge_as_git_merges_them(trees: Callable[[str], Path], folder: Path) -> None:
+    roots = [trees(version) / "sglang/srt/speculative" for version in ("0.5.17", "0.5.18", "0.5.19")]
+    outcomes = set()
+    for path in sorted(path.name for path in roots[0].glob("*.py")):
+        if not all((root / path).exists() for root in roots):
+            continue
+        ours, ancestor, theirs = ((root / path).read_bytes() for root in roots)
+        merged = merge_file(ours, ancestor, theirs)
+        conflicts, text = git_merge(folder, (ours, ancestor, theirs))
+        assert merged.text == (None if conflicts else text), path
+        assert merged.taken == git_merge(folder, (ours, ancestor, theirs), "--theirs")[1], path
+        outcomes.add(merged.text is None)
+    assert outcomes == {True, False}

@@ -28,6 +28,7 @@ class ProcessEngine:
     """Runs a program in the folder that stands for an image, and remembers which images were asked."""
 
     folders: Mapping[Digest, Path]
+    environment: Mapping[str, str] = field(default_factory=dict)
     ran: list[Digest] = field(default_factory=list)
 
     def run(
@@ -49,7 +50,7 @@ class ProcessEngine:
                 input=stdin,
                 capture_output=True,
                 cwd=self.folders[image],
-                env={"PATH": "/usr/bin:/bin", **(environment or {})},
+                env={"PATH": "/usr/bin:/bin", **self.environment, **(environment or {})},
                 timeout=seconds,
                 check=False,
             )

@@ -76,7 +76,7 @@ def _peak_kilobytes() -> int:
 def _described(error: BaseException) -> dict[str, Any]:
     """Describe an error: type, message, the module or name it missed, and the innermost frame of the package."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if os.path.realpath(frame.filename).startswith(_folder)]
+    inside = [f for f in frames if os.path.isabs(f.filename) and os.path.realpath(f.filename).startswith(_folder)]
     last = inside[-1] if inside else (frames[-1] if frames else None)
     return {
         "type": type(error).__name__,
@@ -101,15 +101,16 @@ def _torch() -> dict[str, Any]:
 
 
 def _prefer(package: str, root: str) -> str | None:
-    """Make the package come from its live root and return where it now comes from.
+    """Start as a server of this live root does, and return where the package then comes from.
 
-    The folder of `python -c` is dropped as a console script has it, for a checkout's namespace folder in the working
-    directory shadows an editable install; where the live root needs that folder after all, it is put in front.
+    A console script does not look into the working directory, where a checkout's namespace folder may shadow an
+    editable install; `python -m` does, and a live root in the working directory is reached in that way only. Nothing
+    else is put on the path: a root that the interpreter would not take has to show.
     """
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
     found = _package_root(package)
-    if found != root:
+    if found != root and root == os.path.realpath(os.getcwd()):
         sys.path.insert(0, root)
         importlib.invalidate_caches()
         found = _package_root(package)
@@ -149,17 +150,28 @@ def _import_all(names: list[str], package: str, answer: Any) -> None:
             answer("module", module=name, error=None, **_source(name))
         else:
             failed[name] = error
+    _broken.clear()
     for name, error in failed.items():
         is_absent_elsewhere = error["missing"] and not error["missing"].startswith(package)
         again = error if is_absent_elsewhere else _import(name)
         answer("module", module=name, error=None if again is None else error, **_source(name))
 
 
+#: Modules that did not import, and why: nothing below a broken package is tried, nothing runs twice for its error.
+_broken: dict[str, dict[str, Any]] = {}
+
+
 def _import(name: str) -> dict[str, Any] | None:
-    try:
-        importlib.import_module(name)
-    except BaseException as error:
-        return _described(error)
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        partial = ".".join(parts[:count])
+        if partial not in _broken:
+            try:
+                importlib.import_module(partial)
+                continue
+            except BaseException as error:
+                _broken[partial] = _described(error)
+        return _broken[partial]
     return None
 
 
@@ -192,7 +204,10 @@ def _is_stale(spec: Any, data: bytes) -> bool | None:
 
 def _registry(package: str, model: dict[str, Any] | None) -> dict[str, Any]:
     """Resolve the architectures as the server would, and list the model modules whose import it swallowed."""
-    registry = importlib.import_module(f"{package}.srt.models.registry")
+    broken = _import(f"{package}.srt.models.registry")
+    if broken is not None:
+        return {"error": broken}
+    registry = sys.modules[f"{package}.srt.models.registry"]
     swallowed: dict[str, str] = {}
     models = importlib.import_module(f"{package}.srt.models")
     known = registry.ModelRegistry.get_supported_archs()
@@ -222,8 +237,10 @@ _built: dict[str, Any] = {}
 
 def _class(package: str, model: dict[str, Any]) -> dict[str, Any]:
     """Build the class on the meta device, as the server's loader would, for rank 0."""
-    torch = importlib.import_module("torch")
-    registry = importlib.import_module(f"{package}.srt.models.registry")
+    broken = _import("torch") or _import(f"{package}.srt.models.registry")
+    if broken is not None:
+        return {"error": broken, "cls": None}
+    torch, registry = sys.modules["torch"], sys.modules[f"{package}.srt.models.registry"]
     cls, architecture = registry.ModelRegistry.resolve_model_cls(model["architectures"])
     if architecture not in model["architectures"]:
         return {"error": None, "cls": None, "reason": f"the registry answers {architecture} instead"}
