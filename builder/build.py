@@ -48,6 +48,8 @@ class Request:
     live_root: str | None = None
     is_forced: bool = False
     accept_closed: bool = False
+    is_normalising: bool = False
+    """Whether compat patches with CRLF line ends are read as if they had LF; both digests are recorded."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     alias = named[1].alias if isinstance(named, tuple) and named[1] else None
     choice = catalogue.choose(shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias)
     overlay, notes = choice.overlay, [choice.note]
-    series = _load_patches(shelf, overlay)
+    series = _load_patches(shelf, overlay, is_normalising=request.is_normalising)
     lock = _read_lock(shelf, overlay, series)
     base = named if isinstance(named, FolderBase) else _resolve_base(request, shelf, doors, lock)
     upstream = doors.upstream(overlay.upstream)
@@ -174,21 +176,36 @@ def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, 
     if lock is None:
         return None
     pinned = {pin.id: pin.digest for pin in lock.patches}
-    actual = {patch.id: str(patch.sha256) for patch in series}
-    if pinned != actual:
-        differing = sorted(key for key in pinned.keys() | actual.keys() if pinned.get(key) != actual.get(key))
-        facts = [f"{key}: lock {pinned.get(key, 'has none')}, file {actual.get(key, 'has none')}" for key in differing]
+    actual = {patch.id: patch for patch in series}
+    facts = [_patch_difference(key, pinned.get(key), actual.get(key)) for key in sorted(pinned.keys() | actual.keys())]
+    if differing := [fact for fact in facts if fact]:
         hint = f"review the patches, then lock them again ({path.name})"
-        raise Refused(path.name, "the compat patches are not those that were locked", facts=facts, hint=hint)
+        raise Refused(path.name, "the compat patches are not those that were locked", facts=differing, hint=hint)
     return lock
 
 
-def _load_patches(shelf: Catalogue, overlay: Overlay) -> tuple[patches.Patch, ...]:
+def _patch_difference(patch_id: str, pinned: str | None, actual: patches.Patch | None) -> str:
+    """Say how a patch differs from the lock; empty where it does not."""
+    found = actual.sha256 if actual else None
+    if pinned == found:
+        return ""
+    if actual and Digest.of(_with_unix_ends(actual.text)) == pinned:
+        return f"{patch_id}: differs only in line endings; --normalise-line-endings reads it with the lock's"
+    return f"{patch_id}: lock {pinned or 'has none'}, file {found or 'has none'}"
+
+
+def _load_patches(shelf: Catalogue, overlay: Overlay, *, is_normalising: bool) -> tuple[patches.Patch, ...]:
     loaded = []
     for patch_id in overlay.patches:
         source, data = shelf.patch_bytes(patch_id, f"overlays/{overlay.name}.toml")
-        loaded.append(patches.load(patch_id, data, source))
+        text = _with_unix_ends(data) if is_normalising else data
+        patch = patches.load(patch_id, text, source)
+        loaded.append(patch if text == data else replace(patch, raw_sha256=Digest.of(data)))
     return tuple(loaded)
+
+
+def _with_unix_ends(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"\n")
 
 
 def _resolve_base(request: Request, shelf: Catalogue, doors: Doors, lock: Lock | None) -> ImageBase:
@@ -200,7 +217,8 @@ def _resolve(upstream: Upstream, overlay: Overlay, number: int, lock: Lock | Non
     pin = lock.pull_request(number) if lock else None
     if pin is None:
         return upstream.resolve(ref, accept_closed=request.accept_closed)
-    return upstream.pinned(ref, Oid(pin.parent), Oid(pin.result))
+    # Commits alone do not always tell how they were merged, and the manifest says it: the lock decides.
+    return replace(upstream.pinned(ref, Oid(pin.parent), Oid(pin.result)), kind=pin.kind)
 
 
 def _tree(
@@ -287,7 +305,7 @@ def _fit(
     upstream: Upstream,
 ) -> tuple[Findings, dict[str, Edit]]:
     """Carry and patch the merged tree so that it fits the base, then check that it does."""
-    results = {pull.number: _result_reader(upstream, pull, overlay) for pull in pulls}
+    results = {pull.number: _reader_at(upstream, pull.result, overlay) for pull in pulls}
     carried = carry.carry(overlay.carry, _reader(tree, edits), results)
     edits = edits | {entry.path: Edit(entry.data) for entry in carried if entry.data is not None}
     paths = tree.paths | set(edits)
@@ -301,8 +319,11 @@ def _fit(
     changed = frozenset(edits)
     checked = compat.check(before, after, changed, package=overlay.package)
     findings = tuple(_explained(finding, overlay, upstream, pulls) for finding in checked.findings)
-    drift = compat.drift(changed, after, before, _parent_reader(upstream, pulls[0], overlay))
-    return replace(found, findings=findings, unknown=checked.unknown, drift=drift), edits
+    used = compat.dependencies(changed, after, overlay.package)
+    drift = compat.drift(
+        _differing(used, tree, upstream, pulls[0], overlay), before, _reader_at(upstream, pulls[0].parent, overlay)
+    )
+    return replace(found, findings=findings, unknown=checked.unknown, drift=drift, is_checked=True), edits
 
 
 def _explained(
@@ -362,12 +383,18 @@ def _sides(upstream: Upstream, pull: PullRequest) -> Sides:
     return Sides(lambda path: upstream.read(pull.parent, path), lambda path: upstream.read(pull.result, path))
 
 
-def _result_reader(upstream: Upstream, pull: PullRequest, overlay: Overlay) -> Callable[[str], bytes | None]:
-    return lambda path: upstream.read(pull.result, overlay.upstream_prefix + path)
+def _reader_at(upstream: Upstream, commit: Oid, overlay: Overlay) -> Callable[[str], bytes | None]:
+    return lambda path: upstream.read(commit, overlay.upstream_prefix + path)
 
 
-def _parent_reader(upstream: Upstream, pull: PullRequest, overlay: Overlay) -> Callable[[str], bytes | None]:
-    return lambda path: upstream.read(pull.parent, overlay.upstream_prefix + path)
+def _differing(
+    used: Sequence[str], tree: SourceTree, upstream: Upstream, pull: PullRequest, overlay: Overlay
+) -> tuple[str, ...]:
+    """Keep the paths whose blobs differ at the pull request's parent, and fetch those in one go."""
+    blobs = upstream.paths(pull.parent, overlay.upstream_prefix + overlay.package)
+    differing = [p for p in used if p in tree.files and tree.files[p].blob != blobs.get(overlay.upstream_prefix + p)]
+    upstream.prefetch(pull.parent, [overlay.upstream_prefix + path for path in differing])
+    return tuple(differing)
 
 
 def _mentions(tree: SourceTree) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from builder.catalogue import Carry
 from builder.model import ReadTree
+from builder.symbols import UnreadableError, parse
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _carry_one(entry: Carry, ours: bytes | None, theirs: bytes | None) -> Carrie
 def _carry_symbols(entry: Carry, ours: bytes, theirs: bytes, answer: Callable[..., Carried]) -> Carried:
     try:
         mine, source = definitions(ours), definitions(theirs)
-    except SyntaxError as error:
+    except UnreadableError as error:
         return answer("rejected", f"does not parse: {error}")
     unknown = [name for name in entry.symbols if name not in source]
     if unknown:
@@ -87,7 +88,7 @@ def _carry_symbols(entry: Carry, ours: bytes, theirs: bytes, answer: Callable[..
 def definitions(data: bytes) -> Mapping[str, tuple[int, int]]:
     """Return the top-level names of a module with the lines (first and last, 1-based) of what binds them."""
     found: dict[str, tuple[int, int]] = {}
-    for node in ast.parse(data).body:
+    for node in parse(data).body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         for name in _bound(node):
             found[name] = (first, node.end_lineno or node.lineno)
@@ -121,7 +122,7 @@ def free_names(data: bytes, symbols: frozenset[str]) -> set[str]:
     """Return the global names that these definitions (all of the module if none is named) use and nothing binds."""
     text = data.decode("utf-8-sig")
     bound = set(definitions(text.encode())) | set(dir(builtins)) | {"__file__", "__name__", "__path__", "__spec__"}
-    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(ast.parse(text))):
+    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(parse(data))):
         return set()
     table = symtable.symtable(text, "carried", "exec")
     scopes = [t for t in table.get_children() if not symbols or t.get_name() in symbols]

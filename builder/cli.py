@@ -121,6 +121,7 @@ def _plan_options(function: _F) -> _F:
         click.option("--live-root", metavar="PATH", help="Which copy of the package to use, where several are live."),
         click.option("--force", is_flag=True, help="Go on where the base already has the pull request."),
         click.option("--accept-closed", is_flag=True, help="Accept a pull request that was closed without merging."),
+        click.option("--normalise-line-endings", is_flag=True, help="Read patches with CRLF as if they had LF."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -248,6 +249,7 @@ def _request(words: Mapping[str, Any]) -> Request:
         live_root=words["live_root"],
         is_forced=words["force"],
         accept_closed=words["accept_closed"],
+        is_normalising=words["normalise_line_endings"],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
@@ -309,18 +309,21 @@ def _definitions_anywhere(old: Modules, names: Collection[str]) -> dict[str, lis
 # -- drift -------------------------------------------------------------------------------------------------------------
 
 
-def drift(
-    changed: Collection[str], after: Tree, base: Tree, parent: ReadTree, package: str = "sglang"
-) -> tuple[Drift, ...]:
-    """List the files that the changed ones import from, that the overlay leaves alone, and that differ from `parent`.
+def dependencies(changed: Collection[str], after: Tree, package: str = "sglang") -> tuple[str, ...]:
+    """List the files of the package that the changed ones import from and that the overlay leaves alone, sorted."""
+    modules = Modules(after, package)
+    used = {path for name in changed if name in after.paths for path in _used_files(name, modules)}
+    return tuple(sorted(used - set(changed)))
+
+
+def drift(used: Iterable[str], base: Tree, parent: ReadTree) -> tuple[Drift, ...]:
+    """List the files (of `dependencies`) that differ between the base and `parent`.
 
     `parent` reads the tree at the pull request's parent in package paths: the code that the changed files were
     written against. A file that stands only on one side is no drift: what it lacks or brings are findings.
     """
-    modules = Modules(after, package)
-    used = {path for name in changed if name in after.paths for path in _used_files(name, modules)}
     found = []
-    for path in sorted(used - set(changed)):
+    for path in used:
         try:
             ours, theirs = base.read(path), parent(path)
         except InputError:
@@ -352,9 +355,13 @@ def _differing_lines(ours: bytes, theirs: bytes) -> int:
 
 def _differing_definitions(ours: bytes, theirs: bytes) -> tuple[str, ...]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd escapes in upstream's strings
-            mine, other = definitions(ours), definitions(theirs)
+        mine, other = _codes(ours), _codes(theirs)
     except (SyntaxError, ValueError):
         return ()  # the count of lines still tells that they differ
     return tuple(sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name)))
+
+
+def _codes(data: bytes) -> Mapping[str, str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd escapes in upstream's strings
+        return {name: definition.code for name, definition in definitions(data).items()}

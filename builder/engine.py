@@ -302,7 +302,7 @@ class DockerEngine:
         ) as response:
             if response.status_code == 404:
                 raise InputError(path, "the image has no such path")
-            response.raise_for_status()
+            self._client._raise_for_status(response)
             yield cast(IO[bytes], response.raw)
 
     @contextmanager

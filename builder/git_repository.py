@@ -292,16 +292,14 @@ class Remote:
         pairs = (line.split("\t") for line in answer.splitlines() if "\t" in line)
         return {ref: Oid(oid) for oid, ref in pairs}
 
-    def fetch(self, into: Path, wanted: Iterable[str], filter_: str, *, depth: int | None, is_alone: bool) -> None:
+    def fetch(self, into: Path, wanted: Iterable[str], filter_: str, depth: int | None) -> None:
         """Fetch objects by id, or refspecs, into a git directory; Gone where the remote does not have one.
 
-        What is fetched alone is complete whatever else is in the directory; otherwise only what is new is transferred.
+        What the directory has a ref for is not transferred again; without refs, each fetch is complete in itself.
         """
         words = ["fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--stdin"]
         words += [f"--filter={filter_}", *([f"--depth={depth}"] if depth else []), _REMOTE]
         settings = {f"remote.{_REMOTE}.partialclonefilter": filter_}
-        if is_alone:
-            settings["fetch.negotiationAlgorithm"] = "noop"
         self._run(into, words, "".join(f"{word}\n" for word in wanted).encode(), settings)
 
     def _run(

@@ -157,7 +157,7 @@ class Mirror:
             lacking = store.lacks(oids)  # another process may have fetched them meanwhile
             if not lacking:
                 return
-            self._remote.fetch(store.git_dir, refspecs or lacking, filter_, depth=depth, is_alone=not refspecs)
+            self._remote.fetch(store.git_dir, refspecs or lacking, filter_, depth)
             if still := store.lacks(lacking):
                 raise Gone(still[0])
 
@@ -230,7 +230,7 @@ def _clean(git_dir: Path) -> None:
 
     The list of shallow commits goes too: each fetch says itself how deep it goes.
     """
-    for leftover in ( *git_dir.glob("objects/pack/tmp_*"), git_dir / "shallow"):
+    for leftover in (*git_dir.rglob("*.lock"), *git_dir.glob("objects/pack/tmp_*"), git_dir / "shallow"):
         leftover.unlink(missing_ok=True)
     for folder in ("objects/pack", "refs/heads"):
         (git_dir / folder).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which copy of a package would the image's programs import? Its own interpreters are asked, in a throwaway container."""
+"""Which copy of a package would an image import? Its own interpreters are asked, in a throwaway container."""
 
 from __future__ import annotations
 

@@ -66,7 +66,10 @@ class FileEdit:
 
 @dataclass(frozen=True)
 class Patch:
-    """A compat patch as its author wrote it; `sha256` is that of `text`, the file's bytes."""
+    """A compat patch as its author wrote it; `sha256` is that of `text`, the file's bytes.
+
+    `raw_sha256` is that of the file as it stood on disk, where its line ends were normalised before it was read.
+    """
 
     id: str
     source: str
@@ -76,6 +79,7 @@ class Patch:
     files: tuple[FileEdit, ...]
     sha256: Digest
     text: bytes
+    raw_sha256: Digest | None = None
 
     def value(self, name: str) -> str:
         """Return a header field's text, empty where it is not given."""

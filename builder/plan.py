@@ -62,6 +62,8 @@ class Findings:
     findings: tuple[Finding, ...] = ()
     unknown: tuple[str, ...] = ()
     drift: tuple[Drift, ...] = ()
+    is_checked: bool = False
+    """Whether the compat check ran: an earlier refusal, or a base that has everything, leaves nothing to check."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def document(plan: Plan) -> PlanDocument:
         drift=tuple(
             DriftRecord(path=d.path, lines=d.lines, definitions=tuple(d.definitions)) for d in plan.found.drift
         ),
-        not_checked=(*compat.NOT_CHECKED, *plan.found.unknown),
+        not_checked=(*compat.NOT_CHECKED, *plan.found.unknown) if plan.found.is_checked else (),
         plan_digest=built.plan_digest if built else None,
         config_digest=built.config_digest if built else None,
         layer=_layer_record(built.layer) if built else None,
@@ -421,6 +423,7 @@ def _patch_record(patch: Patch, outcome: PatchOutcome) -> PatchRecord:
     return PatchRecord(
         id=patch.id,
         digest=patch.sha256,
+        raw_digest=patch.raw_sha256,
         outcome=outcome.outcome,
         kept=outcome.kept,
         fact=outcome.fact,

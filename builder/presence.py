@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from builder.symbols import UnreadableError, parse
+
 Presence = Literal["exact", "changed", "absent", "unknown"]
 
 
@@ -56,7 +58,7 @@ def judge(path: str, versions: Versions, is_mentioned: Callable[[str], bool]) ->
         return Evidence("unknown", "not Python: no definitions to judge by", lines, kept, (), missing)
     try:
         found = _by_definitions(ours, parent or b"", result, is_mentioned)
-    except (SyntaxError, ValueError) as error:
+    except UnreadableError as error:
         found = Evidence("unknown", f"does not parse: {error}")
     fact = f"{found.fact}; {kept} of {lines} added lines verbatim"
     return replace(found, fact=fact, lines=lines, lines_there=kept, missing_lines=missing)
@@ -142,7 +144,7 @@ def definitions(source: bytes) -> Mapping[str, Definition]:
     A class stands for its bases and decorators only, its members for themselves, so that a change in one method
     is a change of that method alone. Docstrings count.
     """
-    return dict(_walk(ast.parse(source).body, "", source.decode("utf-8", "replace").splitlines()))
+    return dict(_walk(parse(source).body, "", source.decode("utf-8", "replace").splitlines()))
 
 
 def _walk(body: list[ast.stmt], prefix: str, text: list[str]) -> Iterator[tuple[str, Definition]]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.errors import InputError, Unavailable
+from builder.model import MergeKind
 from builder.suggest import did_you_mean
 
 PROJECT = "io.github.sglang-overlay"
@@ -35,10 +36,11 @@ class Record(BaseModel):
 
 
 class PullRequestPin(Record):
-    """A pull request by its two commits."""
+    """A pull request by its two commits, and how it was merged."""
 
     repo: str
     number: int
+    kind: MergeKind
     parent: HexOid
     result: HexOid
 
@@ -108,7 +110,6 @@ class PullRequestRecord(PullRequestPin):
     """A pull request and whether the base has it."""
 
     title: str = ""
-    kind: str
     presence: Literal["exact", "changed", "absent", "unknown"]
 
 
@@ -167,10 +168,14 @@ class CarriedRecord(Record):
 
 
 class PatchRecord(Record):
-    """A compat patch's outcome and the fact that decided; `offset` has one entry a hunk."""
+    """A compat patch's outcome and the fact that decided; `offset` has one entry a hunk.
+
+    `digest` is that of the text that was used; `raw_digest` that of the file, where its line ends were normalised.
+    """
 
     id: str
     digest: HexDigest
+    raw_digest: HexDigest | None = None
     outcome: Literal["applied", "not needed", "already present", "rejected"]
     kept: bool
     fact: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -552,6 +553,34 @@ def test_a_target_that_is_a_link_is_refused() -> None:
     header = "Description: x\nNeeded-If: not base:exists sglang/none.py\n\n"
     series = apply_series([read_patch(EDIT, header=header)], read, {PATH}, lambda path: None, None)
     assert series.outcomes[0].reason == f"{PATH} is a link in the base"
+
+
+# -- the shipped patches on real trees ---------------------------------------------------------------------------------
+
+SHIPPED = sorted((Path(__file__).parents[1] / "patches").glob("*/*.patch"))
+ALIAS_ID = "dflash2/0001-simulated-acc-len-alias"
+
+
+@pytest.mark.parametrize(
+    ("version", "outcome"), [("0.5.16", "applied"), ("0.5.17", "applied"), ("0.5.18", "not needed")]
+)
+def test_the_shipped_patches_fit_the_stand_ins_files_on_real_bases(
+    trees: Callable[[str], Path], version: str, outcome: str
+) -> None:
+    overlaid = ("srt/speculative/dflash_utils.py", "srt/speculative/dflash_worker_v2.py")
+
+    def read_from(release: str, path: str) -> bytes | None:
+        file = trees(release) / path
+        return file.read_bytes() if file.is_file() else None
+
+    def merged(path: str) -> bytes | None:
+        return read_from("0.5.19" if path.removeprefix("sglang/") in overlaid else version, path)
+
+    patches = [load(f"{path.parent.name}/{path.stem}", path.read_bytes(), str(path)) for path in SHIPPED]
+    paths = {str(path.relative_to(trees(version))) for path in (trees(version) / "sglang").rglob("*.py")}
+    series = apply_series(patches, merged, paths, lambda path: read_from(version, path), version)
+    assert not series.is_rejected, [outcome.reason for outcome in series.outcomes]
+    assert {found.id: found.outcome for found in series.outcomes}[ALIAS_ID] == outcome
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -20,13 +20,14 @@ from builder.engine import connect
 from builder.errors import InputError
 from builder.model import Check, Completed, Digest
 from builder.smoke import CHECKS, Evidence, Subject, gather, importers_of, is_passed, run
+from builder.smoke.architecture import check_architecture
 from builder.smoke.draft_config import check_draft_config
 from builder.smoke.head_path import handles_heads, read_need
 from builder.smoke.imports import modules_to_import
 from builder.smoke.lm_head import check_lm_head, method_of, read_config, read_head
 from builder.smoke.probe import program, read_answer
 from builder.smoke.subject import Answer
-from builder.smoke.weights import check_architecture, check_weight_drop, judge_weights, prefix_of
+from builder.smoke.weight_drop import check_weight_drop, judge_weights, prefix_of
 from tests.lab import checkpoints, images
 from tests.lab.layers import Layer
 from tests.support import smoke_toy
@@ -158,7 +159,7 @@ def test_an_overlay_that_breaks_its_importers_fails_and_names_each_with_its_erro
     imports, importing = run(subject, ModuleChecks)
     assert imports.outcome == "pass"
     assert importing.outcome == "fail"
-    assert importing.message.startswith("2 of 2 modules that import overlaid ones: ")
+    assert importing.message.startswith("2 of 2 modules that import overlaid ones fail: ")
     assert "cannot import name 'old' from 'toy.srt.helpers'" in importing.message
     listed = importing.facts["not_imported"]
     assert isinstance(listed, list)
@@ -223,7 +224,9 @@ def test_a_module_that_ends_the_interpreter_hides_only_what_comes_after_it(tmp_p
     check = one_check(toy_subject(tmp_path, smoke_toy.BASE, overlaid), "imports")
     assert check.outcome == "unknown"
     assert check.facts["imported"] == 1
-    assert check.message.startswith("2 of 3 overlaid modules: the probe exited 3 after its step 'module'")
+    assert check.message.startswith(
+        "2 of 3 overlaid modules cannot be judged: the probe exited 3 after its step 'module'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -505,6 +508,19 @@ def test_a_registry_module_whose_import_error_was_swallowed_is_reported(tmp_path
     assert check.outcome == "fail"
     assert "the registry could not import toy.srt.models.draft, which defines it" in check.message
     assert "cannot import name 'gone'" in check.message
+
+
+def test_a_class_that_goes_down_with_an_overlaid_file_its_module_imports_fails(tmp_path: Path) -> None:
+    base = {**smoke_toy.BASE, "toy/srt/models/draft.py": "from toy.srt.helpers import old\n" + smoke_toy.NEW_MODEL}
+    subject = toy_subject(
+        tmp_path,
+        base,
+        {"toy/srt/helpers.py": "def new(): pass\n"},
+        importers=["toy/srt/models/draft.py"],
+        published=smoke_toy.draft(),
+    )
+    check = one_check(subject, "architecture")
+    assert (check.outcome, "cannot import name 'old'" in check.message) == ("fail", True)
 
 
 def test_a_class_whose_module_imports_neither_here_nor_on_the_base_is_unknown(tmp_path: Path) -> None:
@@ -1266,6 +1282,25 @@ def test_a_base_without_torch_answers_unknown_and_says_what_it_lacks(
     assert "does not import on the base either" in checks["imports"].message
     accepted = dict.fromkeys(("imports", "importers", "architecture", "weight-drop"), "the quick lab has no torch")
     assert is_passed(run(subject, acknowledge=accepted))
+
+
+def test_a_probe_that_eats_its_memory_in_a_container_is_unknown(toy_base: Any) -> None:
+    image = toy_base({"/app/toy/__init__.py": "", "/app/toy/hungry.py": "x = bytearray(1 << 30)\n"}, ["WORKDIR /app"])
+    subject = plain_subject(
+        engine=connect(),
+        image=Digest(connect().inspect(image).id),
+        interpreter="/usr/bin/python3",
+        live_root="/app",
+        overlaid=("toy/hungry.py",),
+        limits=Limits(seconds=60, memory_bytes=256 << 20),
+    )
+    check = one_check(subject, "imports")
+    assert check.outcome == "unknown"
+    assert "at its limit of 0.25 GiB of memory" in check.message
+    enough = replace(
+        subject, limits=Limits(seconds=60, memory_bytes=2 << 30), read=lambda path: b"x = bytearray(1 << 30)\n"
+    )
+    assert one_check(enough, "imports").outcome == "pass"
 
 
 def test_the_banner_of_an_image_is_bypassed_and_its_live_root_is_used(

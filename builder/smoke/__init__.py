@@ -8,6 +8,7 @@ from typing import Final
 
 from builder.errors import InputError
 from builder.model import Check
+from builder.smoke.architecture import check_architecture
 from builder.smoke.draft_config import check_draft_config
 from builder.smoke.imports import (
     check_importers,
@@ -20,7 +21,7 @@ from builder.smoke.imports import (
 from builder.smoke.lm_head import check_lm_head
 from builder.smoke.probe import ask
 from builder.smoke.subject import Answer, Evidence, ModuleAnswer, Subject
-from builder.smoke.weights import check_architecture, check_weight_drop
+from builder.smoke.weight_drop import check_weight_drop
 from builder.suggest import did_you_mean
 
 __all__ = ["CHECKS", "Answer", "Evidence", "ModuleAnswer", "Subject", "gather", "importers_of", "is_passed", "run"]

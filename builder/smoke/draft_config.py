@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from builder.checkpoint import Checkpoint, Shapes, text_config_of
 from builder.model import Check
-from builder.smoke.subject import Evidence, Subject, listed
+from builder.smoke.subject import NO_DRAFT, Evidence, Subject, listed
 
 _PAIRS: Final = (("conv_kernel_size", "conv_group_size"), ("selector_rank", "selector_top_k"))
 _LAYER: Final = re.compile(r"(?:.*\.)?layers\.(\d+)\.")
@@ -49,7 +49,7 @@ def check_draft_config(subject: Subject, evidence: Evidence) -> Check:
     name = "draft-config"
     draft = subject.draft_data
     if draft is None:
-        return Check(name, "not-run", "no draft was given (--draft), and the definition has no published table")
+        return Check(name, "not-run", NO_DRAFT)
     fields = Fields(draft.config)
     if not fields.dflash and not any("DFlash" in architecture for architecture in draft.architectures):
         asked = listed(draft.architectures) or "no architecture"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from builder.model import ReadTree
+from builder.smoke.subject import text_of
 
 Path = Literal["dense-only", "quantized-path", "no-selector", "unknown"]
 
@@ -112,10 +113,10 @@ def handles_heads(read: ReadTree, package: str, method: str) -> tuple[bool | Non
     One that does not builds a dense head: the stored values are cast and their scales ignored.
     """
     folder = f"{package}/srt/layers/quantization"
-    names, modules = _registered(read(f"{folder}/__init__.py"), package)
+    names, modules = _registered(text_of(read, f"{folder}/__init__.py"), package)
     cls = names.get(method)
     path = modules.get(cls or "", "")
-    source = read(path) if path else None
+    source = text_of(read, path) if path else None
     if cls is None or source is None:
         return None, f"the class of quantization method {method!r} is not found in {folder}"
     try:

@@ -7,12 +7,11 @@ import; one that imported on the base and no longer does fails.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.errors import InputError
 from builder.model import Check, CheckOutcome, Oid, ReadTree
-from builder.smoke.subject import Answer, Evidence, ModuleAnswer, Subject, listed, module_name
+from builder.smoke.subject import Answer, Evidence, ModuleAnswer, Subject, listed, module_name, text_of
 
 
 def importers_of(paths: Iterable[str], read: ReadTree, overlaid: Iterable[str]) -> tuple[str, ...]:
@@ -27,18 +26,10 @@ def importers_of(paths: Iterable[str], read: ReadTree, overlaid: Iterable[str]) 
     found = []
     for path in sorted(set(paths) - set(overlaid)):
         name = module_name(path)
-        data = _text(read, path) if name else None
+        data = text_of(read, path) if name else None
         if name and data and any(needle in data for needle in needles) and _imports_any(data, name, path, wanted):
             found.append(path)
     return tuple(found)
-
-
-def _text(read: ReadTree, path: str) -> bytes | None:
-    try:
-        return read(path)
-    except InputError:
-        # A link: what it leads to is judged under its own path.
-        return None
 
 
 def _imports_any(data: bytes, name: str, path: str, wanted: set[str]) -> bool:
@@ -116,10 +107,11 @@ def _check(name: str, subject: Subject, evidence: Evidence, paths: Sequence[str]
     }
     if evidence.built.fault:
         facts |= {"probe": evidence.built.fault, "last_lines": list(evidence.built.last_lines)}
-    for outcome in ("fail", "unknown"):
+    found: Mapping[CheckOutcome, str] = {"fail": "fail", "unknown": "cannot be judged"}
+    for outcome, words in found.items():
         bad = [f"{verdict.path}: {verdict.reason}" for verdict in verdicts if verdict.outcome == outcome]
         if bad:
-            return Check(name, outcome, f"{len(bad)} of {len(verdicts)} {what}: {_few(bad)}", facts)
+            return Check(name, outcome, f"{len(bad)} of {len(verdicts)} {what} {words}: {_few(bad)}", facts)
     return Check(name, "pass", f"{len(verdicts)} {what} import", facts)
 
 
@@ -155,7 +147,7 @@ def _misplaced(subject: Subject, built: Answer, path: str, answer: ModuleAnswer)
         return f"the interpreter takes {subject.package} from {root}, the overlay is in {built.real_live_root}"
     if root and answer.file and answer.file != f"{root}/{path}":
         return f"the interpreter takes it from {answer.file}, the overlay is {root}/{path}"
-    expected = subject.read(path) if path in subject.overlaid and answer.blob else None
+    expected = text_of(subject.read, path) if path in subject.overlaid and answer.blob else None
     if expected is not None and answer.blob != Oid.of_blob(expected):
         return f"{answer.file} holds blob {answer.blob}, the overlay put {Oid.of_blob(expected)} there"
     return f"old bytecode beside {answer.file} would run instead of it" if answer.stale else ""

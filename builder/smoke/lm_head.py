@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from builder.checkpoint import Checkpoint, Tensor
 from builder.model import Check, CheckOutcome
 from builder.smoke.head_path import Need, handles_heads, read_need
-from builder.smoke.subject import Evidence, Subject, listed
+from builder.smoke.subject import Evidence, Subject, listed, text_of
 
 DENSE: Final = ("BF16", "F16", "F32")
 """The dtypes that `is_dense_head_weight` accepts."""
@@ -224,7 +224,7 @@ def check_lm_head(subject: Subject, evidence: Evidence) -> Check:  # noqa: ARG00
     head = read_head(subject.target)
     said = read_config(subject.target, head.name.rpartition(".")[0] or head.name)
     path = f"{subject.package}/srt/models/dflash.py"
-    need = read_need(subject.read(path), path)
+    need = read_need(text_of(subject.read, path), path)
     outcome, message = _judged(subject, head, said, need)
     disagreement = _disagreement(subject, head, said)
     facts = {

@@ -70,7 +70,7 @@ def _model(subject: Subject) -> dict[str, Any] | None:
         # A published table holds the fields that matter, which no config reader of a model family can complete.
         "whole_config": isinstance(draft, Checkpoint),
         "tensors": [[name, dtype, list(shape)] for name, (dtype, shape) in draft.shapes.items()],
-        "tp": 1,
+        "tp": subject.tp,
     }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from builder.checkpoint import Checkpoint, PublishedDraft
 from builder.doors import Engine, Limits
-from builder.model import Digest, ReadTree
+from builder.errors import InputError
+from builder.model import Check, Digest, ReadTree
+
+NO_DRAFT: Final = "no draft was given (--draft), and the definition has no published table"
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Subject:
 
     `base` is None where there is nothing to compare with. `added` are the overlaid paths that the base lacks,
     `importers` the base's modules that import overlaid ones (see `importers_of`), `read` the merged tree.
-    `draft_tokens` is the number that the server will be started with.
+    `draft_tokens` is the number that the server will be started with, `tp` its tensor-parallel size.
     """
 
     engine: Engine
@@ -34,6 +37,7 @@ class Subject:
     published: PublishedDraft | None = None
     target: Checkpoint | None = None
     draft_tokens: int | None = None
+    tp: int = 1
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -65,11 +69,7 @@ class ModuleAnswer:
     @property
     def reason(self) -> str:
         """The error as one line; empty if there is none."""
-        if self.error is None:
-            return ""
-        at = f" ({self.error['at']})" if self.error.get("at") else ""
-        message = str(self.error["message"]).strip().splitlines() or [""]
-        return f"{self.error['type']}: {message[0]}{at}"
+        return reason_of(self.error) if self.error else ""
 
     @property
     def missing_package(self) -> str:
@@ -110,6 +110,28 @@ class Evidence:
 
     built: Answer = field(default_factory=Answer)
     base: Answer | None = None
+
+
+def reason_of(error: Mapping[str, Any]) -> str:
+    """Return an error of the probe's (type, message, at) as one line."""
+    message = (str(error.get("message")).strip().splitlines() or [""])[0]
+    at = f" ({error['at']})" if error.get("at") else ""
+    return f"{error.get('type')}: {message}{at}"
+
+
+def not_answered(name: str, answer: Answer, what: str) -> Check:
+    """Return the unknown of a check whose question the probe never answered."""
+    fault = answer.fault or "the probe did not answer"
+    facts = {"probe": fault, "last_lines": list(answer.last_lines)}
+    return Check(name, "unknown", f"{what} could not be asked for: {fault}", facts)
+
+
+def text_of(read: ReadTree, path: str) -> bytes | None:
+    """Read a file of the tree; a link is none, since what it leads to has a path of its own."""
+    try:
+        return read(path)
+    except InputError:
+        return None
 
 
 def module_name(path: str) -> str | None:

@@ -55,7 +55,7 @@ def main() -> None:
     if request["model"]:
         _guarded("class", answer, _class, package, request["model"])
         _guarded("weights", answer, _weights, package, request["model"])
-    answer("end", seconds=round(time.process_time(), 3))
+    answer("end", seconds=round(time.process_time(), 3), peak_kilobytes=_peak_kilobytes())
 
 
 def _guarded(step: str, answer: Any, ask: Any, *arguments: Any) -> None:
@@ -191,7 +191,7 @@ def _source(name: str) -> dict[str, Any]:
 
 
 def _is_stale(spec: Any, data: bytes) -> bool | None:
-    if not spec.cached or not os.path.isfile(spec.cached):
+    if not spec.cached or not os.path.isfile(spec.cached) or not hasattr(spec.loader, "get_code"):
         return False
     try:
         return bool(spec.loader.get_code(spec.name) != compile(data, spec.origin, "exec", dont_inherit=True))
