@@ -43,7 +43,7 @@ class AttachedStreams:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        # A SocketIO over plain transports, the socket itself over TLS, a channel over ssh.
+        # A SocketIO over plain transports, the socket itself over TLS.
         self._socket = getattr(stream, "_sock", stream)
         self._pending = bytearray()
         self.stdout = Tail()
@@ -53,11 +53,14 @@ class AttachedStreams:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        self.hang_up()
         # The HTTP response owns the stream, where the SDK could hang it on.
         getattr(self._stream, "_response", self._stream).close()
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """Take and give nothing any more."""
+        self._shut(socket.SHUT_RDWR)
 
     def talk(self, stdin: bytes, deadline: float) -> bool:
         """Feed the program and take its output until it closes it; False at the deadline."""
@@ -80,12 +83,12 @@ class AttachedStreams:
     def _feed(self, stdin: bytes) -> None:
         with suppress(OSError):  # the program ended, or does not want any more
             self._socket.sendall(stdin)
+        self._shut(socket.SHUT_WR)
+
+    def _shut(self, how: int) -> None:
         with suppress(OSError):
-            if hasattr(self._socket, "shutdown_write"):
-                self._socket.shutdown_write()
-            else:
-                # Of the plain class: the TLS one would give its reading side up too.
-                socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            # Of the plain class: the TLS one would give up reading when it is told to end writing.
+            socket.socket.shutdown(self._socket, how)
 
     def _sort(self) -> None:
         while len(self._pending) >= 8:

@@ -123,16 +123,16 @@ class DockerEngine:
         return _local_image(told, history)
 
     def find(self, label: str, value: str) -> tuple[LocalImage, ...]:
-        """List the local images that carry a label with this value."""
-        return tuple(self._list({"label": f"{label}={value}"}))
+        """List the local images that carry a label with this value; what was built on one of them does too."""
+        return tuple(self._list({"label": f"{label}={value}"}, with_hidden=True))
 
     def images(self) -> Iterator[LocalImage]:
-        """List all local images."""
-        yield from self._list({})
+        """List the local images, without the untagged steps of builds."""
+        yield from self._list({}, with_hidden=False)
 
-    def _list(self, filters: Mapping[str, str]) -> Iterator[LocalImage]:
+    def _list(self, filters: Mapping[str, str], *, with_hidden: bool) -> Iterator[LocalImage]:
         with _speaking("list images"):
-            listed = self._client.images(all=True, filters=dict(filters))
+            listed = self._client.images(all=with_hidden, filters=dict(filters))
         for entry in sorted(listed, key=lambda entry: str(entry["Id"])):
             # None: it was removed since it was listed.
             if (image := self.inspect(entry["Id"])) is not None:
@@ -229,8 +229,9 @@ class DockerEngine:
             deadline = time.monotonic() + limits.seconds
             is_late = not attached.talk(stdin, deadline) or not self._wait(name, deadline)
             if is_late:
+                # First: an engine that cannot hand on the output may not get to the killing.
+                attached.hang_up()
                 self._kill(name)
-                attached.talk(b"", time.monotonic() + 5)
             state = self._client.inspect_container(name)["State"]
             stdout, stderr = attached.stdout.text(), attached.stderr.text()
         if is_late:

@@ -11,7 +11,7 @@ import pytest
 
 from builder import records
 from tests.lab.git_history import History
-from tests.support.scene import A, B, ROOT, Scene, base_files, upstream_files, write_catalogue
+from tests.support.scene import ROOT, A, B, Scene, base_files, upstream_files, write_catalogue
 
 NEW_A = A.replace("return 5\n", "return 55\n\n\ndef added():\n    return 'by the pull request'\n")
 
@@ -144,8 +144,12 @@ def test_a_pull_request_without_its_prerequisite_is_refused_with_the_name_that_i
 class TestNothingIsLeftBehindByAFailure:
     """Exit 1, everything listed, no new tag, an existing tag untouched, no container."""
 
+    @pytest.fixture(autouse=True)
+    def an_image_of_others(self, toy_base):
+        self.other = toy_base(base_files(other="x = 1\n"))
+
     def check(self, scene: Scene, base: str, *arguments: str, expected: str):
-        scene.engine.images.get(base).tag(scene.tag)
+        scene.engine.images.get(self.other).tag(scene.tag)
         before, untagged = scene.image_id(scene.tag), scene.untagged()
         done = scene.build(base, "--replace", *arguments)
         assert (done.exit_code, done.document["verdict"]) == (1, expected), done
@@ -155,8 +159,8 @@ class TestNothingIsLeftBehindByAFailure:
         return done
 
     def test_a_conflict(self, scene, toy_base):
-        base = toy_base(base_files(a=A.replace("return 5\n", "return 'mine'\n").replace("return 0\n", "return 'own'\n")))
-        base = self.derived(scene, base)
+        mine = A.replace("return 5\n", "return 'mine'\n").replace("return 0\n", "return 'own'\n")
+        base = toy_base(base_files(a=mine))
         done = self.check(scene, base, "--pr", "1", expected="refused")
         (conflict,) = done.document["conflicts"]
         assert conflict["path"] == "sglang/srt/a.py"
@@ -166,20 +170,23 @@ class TestNothingIsLeftBehindByAFailure:
 
     def test_all_conflicts_of_all_files_are_listed(self, make_scene, history, toy_base):
         history.commit(upstream_files(), "start")
-        changed = {"python/sglang/srt/a.py": A.replace("return 3", "return 33"), "python/sglang/srt/b.py": "VALUE = 7\n"}
-        history.squash(1, "Both", [changed])
+        a, b = A.replace("return 3", "return 33"), "VALUE = 7\n"
+        history.squash(1, "Both", [{"python/sglang/srt/a.py": a, "python/sglang/srt/b.py": b}])
         scene = make_scene(history)
         base = toy_base(base_files(a=A.replace("return 3", "return 'x'"), b=B.replace("VALUE", "OTHER")))
-        done = self.check(scene, self.derived(scene, base), "--pr", "1", expected="refused")
+        done = self.check(scene, base, "--pr", "1", expected="refused")
         assert {conflict["path"] for conflict in done.document["conflicts"]} == {"sglang/srt/a.py", "sglang/srt/b.py"}
 
     def test_a_rejected_patch(self, scene, toy_base):
         header = "Description: x\nOrigin: project\nForwarded: no\nNeeded-If: exists sglang/srt/a.py\n\n"
-        edit = "--- a/sglang/srt/a.py\n+++ b/sglang/srt/a.py\n@@ -1,2 +1,2 @@\n def f0():\n-    return {}\n+    return 'p'\n"
-        patches = {f"t/000{n}-x": header + edit.format(old) for n, old in ((1, "0"), (2, "'nothing'"))}
-        patches["t/0003-x"] = header + edit.replace("f0", "f1").format("1").replace("@@ -1,2 +1,2 @@", "@@ -5,2 +5,2 @@")
+        edit = (
+            header
+            + "--- a/sglang/srt/a.py\n+++ b/sglang/srt/a.py\n@@ -{0},2 +{0},2 @@\n def {1}():\n-    {2}\n+    return 'p{0}'\n"
+        )
+        places = ((1, "f0", "return 0"), (9, "f2", "return 'nothing'"), (5, "f1", "return 1"))
+        patches = {f"t/000{number}-x": edit.format(*place) for number, place in enumerate(places, 1)}
         scene.define("o", f"title = 't'\npull-requests = [1]\npatches = {json.dumps(sorted(patches))}\n", patches)
-        done = self.check(scene, self.derived(scene, toy_base(base_files())), "--pr", "1", expected="refused")
+        done = self.check(scene, toy_base(base_files()), "--pr", "1", expected="refused")
         outcomes = [(patch["outcome"], patch["kept"]) for patch in done.document["patches"]]
         assert outcomes == [("applied", False), ("rejected", False), ("applied", False)]
 
@@ -187,16 +194,13 @@ class TestNothingIsLeftBehindByAFailure:
         history.commit(upstream_files(), "start")
         history.squash(1, "Break it", [{"python/sglang/srt/a.py": NEW_A + "\nraise RuntimeError('at import')\n"}])
         scene = make_scene(history)
-        done = self.check(scene, self.derived(scene, toy_base(base_files())), "--pr", "1", expected="failed")
+        done = self.check(scene, toy_base(base_files()), "--pr", "1", expected="failed")
         checks = {check["name"]: check for check in done.document["smoke"]["checks"]}
         assert checks["imports"]["outcome"] == "fail"
         assert "at import" in checks["imports"]["message"]
         assert checks["importers"]["outcome"] == "fail"
         report = json.loads(Path(done.document["report"]).read_text())
         assert (report["verdict"], report["tag"]) == ("failed", None)
-
-    def derived(self, scene: Scene, base: str) -> str:
-        return base
 
 
 def test_another_images_tag_is_kept_unless_it_may_be_replaced(scene, toy_base):
@@ -223,7 +227,8 @@ def test_a_base_that_has_the_pull_request_builds_nothing(scene, toy_base):
     exact = scene.build(toy_base(base_files(a=NEW_A)), "--pr", "1")
     assert (exact.exit_code, exact.document["verdict"], exact.document["image"]) == (0, "already-present", None)
     assert exact.document["pull_requests"][0]["presence"] == "exact"
-    later = scene.build(toy_base(base_files(a=NEW_A.replace("'by the pull request'", "'and edited since'"))), "--pr", "1")
+    edited = NEW_A.replace("'by the pull request'", "'and edited since'")
+    later = scene.build(toy_base(base_files(a=edited)), "--pr", "1")
     assert (later.exit_code, later.document["verdict"]) == (0, "already-present")
     assert later.document["pull_requests"][0]["presence"] == "changed"
     assert [f["path"] for f in later.document["files"] if f["presence"] == "changed"] == ["sglang/srt/a.py"]
@@ -262,14 +267,18 @@ def test_a_folder_cannot_be_built_on(scene, tmp_path):
 def test_stale_bytecode_of_an_overlaid_module_cannot_run(scene, toy_base):
     """Case E1: bytecode that is never checked against its source would hide the overlay."""
     compile_it = (
-        "RUN python3 -c \"import py_compile; m = py_compile.PycInvalidationMode.UNCHECKED_HASH; "
+        'RUN python3 -c "import py_compile; m = py_compile.PycInvalidationMode.UNCHECKED_HASH; '
         f"py_compile.compile('{ROOT}/sglang/srt/a.py', invalidation_mode=m)\""
     )
     base = toy_base(base_files(), lines=[compile_it])
     done = scene.build(base, "--pr", "1")
     assert done.document["verdict"] == "ok", done
     answer = scene.engine.containers.run(
-        scene.tag, ["-c", "from sglang.srt.a import added; print(added())"], entrypoint="python3", remove=True
+        scene.tag,
+        ["-c", "from sglang.srt.a import added; print(added())"],
+        entrypoint="python3",
+        remove=True,
+        network_mode="none",
     )
     assert answer.decode().strip() == "by the pull request"
     assert scene.run("audit", scene.tag).document["verdict"] == "ok"
@@ -279,9 +288,8 @@ def test_stale_bytecode_planted_afterwards_is_found(scene, toy_base):
     """Case E1, the audit half."""
     scene.build(toy_base(base_files()), "--pr", "1")
     planted = f"overlay-lab-run/{scene.run_label.value}:planted"
-    container = scene.engine.containers.create(
-        scene.tag, ["-c", f"import py_compile; py_compile.compile('{ROOT}/sglang/srt/a.py')"], entrypoint="python3"
-    )
+    program = f"import py_compile; py_compile.compile('{ROOT}/sglang/srt/a.py')"
+    container = scene.engine.containers.create(scene.tag, ["-c", program], entrypoint="python3", network_mode="none")
     container.start()
     container.wait()
     container.commit(*planted.split(":"))
@@ -327,7 +335,7 @@ def test_two_copies_of_the_package_only_the_live_one_is_overlaid(scene, toy_base
     base = toy_base(files)
     done = scene.build(base, "--pr", "1")
     assert done.document["base"]["live_root"] == ROOT
-    assert done.document["base"]["dead_copies"] == [dead], done.document["base"]
+    assert done.document["base"]["dead_copies"] == [f"{dead}/sglang"]
     assert done.document["verdict"] == "ok"
     forced = scene.build(base, "--pr", "1", "--live-root", dead)
     assert forced.exit_code == 1

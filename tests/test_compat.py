@@ -378,7 +378,6 @@ def test_drift_names_the_definitions_that_differ_in_files_the_overlay_uses() -> 
 
 
 def test_a_file_that_the_overlay_replaces_has_no_drift() -> None:
-    base = {USER: "", LIB: "x = 1\n"}
     after = tree({USER: "from sglang.lib import x\n", LIB: "x = 3\n"})
     assert compat.dependencies({USER, LIB}, after) == ()
 

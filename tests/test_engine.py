@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -30,7 +31,7 @@ from tests.lab import services
 from tests.support.fake_engine import FakeEngine, FakeImage
 
 if TYPE_CHECKING:
-    import docker  # noqa: TID251
+    import docker
 
     from tests.conftest import MakeToyBase
     from tests.lab.registry_server import Registry
@@ -195,6 +196,13 @@ def test_a_program_is_stopped_at_the_time_limit(engine: Engine, image: LocalImag
     assert time.monotonic() - started < 20
 
 
+def test_a_flood_of_output_does_not_keep_the_time_limit_away(engine: Engine, image: LocalImage) -> None:
+    started = time.monotonic()
+    flood = "while :; do echo 0123456789012345678901234567890123456789; done"
+    assert completed(engine.run(image.id, ["sh", "-c", flood], limits=Limits(seconds=1.5))).stopped_by == "time"
+    assert time.monotonic() - started < 20
+
+
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/python3"])
 def test_a_program_the_image_does_not_have_is_none(engine: Engine, image: LocalImage, program: str) -> None:
     assert engine.run(image.id, [program, "-c", "1"]) is None
@@ -272,10 +280,10 @@ def test_a_deleted_file_is_gone(engine: Engine, load: Callable[..., tuple[LocalI
 def test_a_layer_on_a_base_nobody_has_is_refused_and_leaves_nothing(engine: Engine, image: LocalImage) -> None:
     stranger = replace(image, id=Digest.of(b"x"), diff_ids=(Digest.of(b"no such layer"),))
     config, new = built(stranger, {f"{APP}/a.py": b"a"})
-    before = {found.id for found in engine.images()}
+    before = engine.find(MARK, "yes")
     with pytest.raises(Unavailable, match="is not in the engine any more"):
         engine.load(config, new, stranger, [])
-    assert {found.id for found in engine.images()} == before
+    assert engine.find(MARK, "yes") == before
 
 
 def test_a_tag_moves_and_an_untagged_image_can_be_removed(
@@ -337,11 +345,14 @@ AMD64 = Platform("linux", "amd64")
 
 
 def test_a_pull_by_digest_makes_the_image_known_by_it_and_tags_nothing(engine: Engine, remote: ImageRef) -> None:
-    tags_before = {tag for found in engine.images() for tag in found.repo_tags}
+    def tags() -> set[str]:
+        return {tag for found in engine.images() for tag in found.repo_tags if tag.startswith(remote.domain)}
+
+    before = tags()
     pulled = engine.pull(remote, AMD64, no_progress)
     assert engine.inspect(str(remote)) == pulled
     assert str(remote) in pulled.repo_digests
-    assert {tag for found in engine.images() for tag in found.repo_tags} == tags_before
+    assert tags() == before
 
 
 def test_a_pull_by_tag_never_moves_a_local_tag(engine: Engine, remote: ImageRef) -> None:
@@ -505,7 +516,7 @@ def test_history_and_layers_are_the_bases_and_exactly_one_more(
         assert worked == way
         shown, base = history(docker_daemon, made), history(docker_daemon, toy)
         assert [entry["Size"] for entry in shown[1:]] == [entry["Size"] for entry in base]
-        assert shown[0]["Size"] == 6
+        assert 6 <= shown[0]["Size"] < 1 << 16, "some stores count whole disk blocks"
         assert made.diff_ids[:-1] == toy.diff_ids
         assert len(made.diff_ids) == len(toy.diff_ids) + 1
     finally:
@@ -570,14 +581,15 @@ def test_a_commit_that_stores_something_else_is_refused_and_leaves_nothing(
     real: DockerEngine, toy_base: MakeToyBase
 ) -> None:
     # What lies in a volume is not committed: an engine that answers yes and stores nothing.
-    base = real.inspect(toy_base(FILES, [f"VOLUME {APP}"]))
+    base = real.inspect(toy_base(FILES, [f"VOLUME {APP}", f"LABEL {MARK}=volume"]))
     assert base is not None
     config, new = built(base, {f"{APP}/a.py": b"a = 9\n"})
-    before = {found.id for found in real.images()}
+    before = real.find(MARK, "volume")
     with pytest.raises(Unavailable) as caught:
         DockerEngine(real._client, ["commit"]).load(config, new, base, [])
-    assert f"{APP}/a.py: content" in caught.value.facts[0]
-    assert {found.id for found in real.images()} == before
+    # Stores differ in whether a layer without changes is kept.
+    assert re.search(rf"{APP}/a\.py: content|not the base and one layer", caught.value.facts[0])
+    assert real.find(MARK, "volume") == before
 
 
 def test_a_refused_load_falls_back_to_commit(

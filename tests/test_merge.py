@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -106,36 +107,36 @@ def test_take_pr_settles_a_conflict_and_lists_the_region():
 class TestCopyNeverRevertsSilently:
     """Case D9."""
 
-    rule = {"path": PATH, "strategy": "copy", "reason": "whole file"}
+    rule = MappingProxyType({"path": PATH, "strategy": "copy", "reason": "whole file"})
     ours = PARENT.replace(b"line 2\n", b"line two by the base\n")
 
     def test_an_exact_pre_image_is_safe(self):
-        found = one({PATH: PARENT}, PARENT, RESULT, definition=overlay(file=[self.rule]))
+        found = one({PATH: PARENT}, PARENT, RESULT, definition=overlay(file=[dict(self.rule)]))
         assert (found.state, found.data) == ("copied", RESULT)
         assert "exact pre-image" in found.reason
 
     def test_a_copy_that_would_revert_is_refused_with_the_lines(self):
-        found = one({PATH: self.ours}, PARENT, RESULT, definition=overlay(file=[self.rule]))
+        found = one({PATH: self.ours}, PARENT, RESULT, definition=overlay(file=[dict(self.rule)]))
         assert (found.state, found.data, found.lost) == ("conflict", None, ("line two by the base",))
         assert "would revert 1 lines" in found.reason
 
     def test_it_is_taken_for_the_accepted_base_file_only(self):
         blob = Oid.of_blob(self.ours)
-        rule = self.rule | {"accept": [{"base-blob": blob[:8], "reason": "reviewed"}]}
+        rule = dict(self.rule) | {"accept": [{"base-blob": blob[:8], "reason": "reviewed"}]}
         found = one({PATH: self.ours}, PARENT, RESULT, definition=overlay(file=[rule]))
         assert (found.state, found.data, found.lost) == ("copied", RESULT, ("line two by the base",))
         other = one({PATH: self.ours + b"more\n"}, PARENT, RESULT, definition=overlay(file=[rule]))
         assert other.state == "conflict"
 
     def test_acceptance_looks_at_the_untouched_base(self):
-        rule = self.rule | {"accept": [{"base-blob": Oid.of_blob(self.ours), "reason": "reviewed"}]}
+        rule = dict(self.rule) | {"accept": [{"base-blob": Oid.of_blob(self.ours), "reason": "reviewed"}]}
         found = one({PATH: PARENT + b"x\n"}, PARENT, RESULT, definition=overlay(file=[rule]), base={PATH: self.ours})
         assert found.state == "copied"
 
     def test_lines_brought_along_are_recorded(self):
         parent = PARENT + b"later upstream work\n"
         result = RESULT + b"later upstream work\n"
-        rule = self.rule | {"accept": [{"base-blob": Oid.of_blob(PARENT), "reason": "reviewed"}]}
+        rule = dict(self.rule) | {"accept": [{"base-blob": Oid.of_blob(PARENT), "reason": "reviewed"}]}
         found = one({PATH: PARENT}, parent, result, definition=overlay(file=[rule]))
         assert found.brought == ("later upstream work",)
 
@@ -171,7 +172,8 @@ def test_a_rename_is_merged_along_the_rename():
 
 
 def test_a_pure_rename_moves_the_file():
-    merged = run({"sglang/srt/old.py": PARENT}, (UPSTREAM, PARENT, PARENT), old_paths={UPSTREAM: "python/sglang/srt/old.py"})
+    old_paths = {UPSTREAM: "python/sglang/srt/old.py"}
+    merged = run({"sglang/srt/old.py": PARENT}, (UPSTREAM, PARENT, PARENT), old_paths=old_paths)
     (found,) = merged.files
     assert (found.state, found.data, found.removes) == ("clean", PARENT, "sglang/srt/old.py")
 

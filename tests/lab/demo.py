@@ -11,6 +11,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -35,8 +36,9 @@ _BASE: Final = "qwen38-27b"
 _TAG: Final = "sglang-qwen38-27b-dflash2:local"
 _ARCHITECTURE: Final = "DFlash2DraftModel"
 
-#: On the tiny base the checks that need torch cannot tell: its definition acknowledges that.
-_CATALOGUE: Final = {False: _HERE / "catalogue", True: _HERE / "catalogue-quick"}
+_CATALOGUE: Final = _HERE / "catalogue"
+_DEFINITION: Final = "overlays/dflash2.toml"
+_QUICK: Final = _HERE / "quick-acknowledgements.toml"
 
 _STAND_IN: Final = """\
 The pull request here is a STAND-IN: the real merge of #35371 cannot be reached from a test
@@ -117,7 +119,7 @@ def _prepare_and_run(engine: docker.DockerClient, is_quick: bool) -> Demo:
             upstream = upstream_repository()
             print(f"  {upstream.path}")
         demo.environment = _environment(scratch)
-        demo.settings = _settings(hub, upstream, is_quick)
+        demo.settings = _settings(hub, upstream, _quick_catalogue(scratch) if is_quick else _CATALOGUE)
         _forget_demo(engine)
         with _served_base(demo, hub) as base:
             _run(demo, base)
@@ -143,9 +145,17 @@ def _environment(scratch: Path) -> Mapping[str, str]:
     return {**kept, **folders, "GIT_ALLOW_PROTOCOL": "file"}
 
 
-def _settings(hub: Registry, upstream: Repository, is_quick: bool) -> Sequence[str]:
+def _quick_catalogue(scratch: Path) -> Path:
+    """Return the lab's catalogue, whose definition acknowledges what cannot be told without torch."""
+    copy = Path(shutil.copytree(_CATALOGUE, scratch / "catalogue"))
+    with (copy / _DEFINITION).open("a", encoding="utf-8") as definition:
+        definition.write(_QUICK.read_text())
+    return copy
+
+
+def _settings(hub: Registry, upstream: Repository, catalogue: Path) -> Sequence[str]:
     return [
-        *("--catalogue", str(_CATALOGUE[is_quick])),
+        *("--catalogue", str(catalogue)),
         *("--upstream", str(upstream.path)),
         *("--registry-mirror", hub.prefix),
     ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib
 import importlib.machinery
@@ -36,6 +37,8 @@ _folder = "/"
 def main() -> None:
     """Answer one request."""
     global _folder
+    # Imports make millions of objects that all stay; collecting among them costs a fifth of the time and frees nothing.
+    gc.disable()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = json.loads(sys.stdin.buffer.read())
