@@ -12,7 +12,7 @@ from pathlib import Path
 import filelock
 
 from builder import base as bases
-from builder import carry, catalogue, compat, patches, predicates, records, smoke, source_tree
+from builder import carry, catalogue, compat, patches, predicates, records, smoke, source_tree, symbols
 from builder import plan as plans
 from builder.base import FolderBase, ImageBase, Sources
 from builder.catalogue import Catalogue, Overlay
@@ -338,9 +338,18 @@ def _explained(
         ),
         None,
     )
-    name = finding.symbol.rpartition(".")[2]
-    introduced = upstream.introduced(name, overlay.upstream_prefix + overlay.package, pulls[-1].result)
+    name, path = _sought(finding)
+    introduced = upstream.introduced(name, overlay.upstream_prefix + path, pulls[-1].result)
     return replace(finding, acknowledged=reason, introduced_by=introduced)
+
+
+def _sought(finding: compat.Finding) -> tuple[str, str]:
+    """Return the name whose history tells who introduced a missing thing, and the package path to search."""
+    if finding.kind == "module-missing":
+        module, name = finding.symbol, finding.names[0] if finding.names else finding.symbol.rpartition(".")[2]
+    else:
+        module, _, name = finding.symbol.rpartition(".")
+    return name, symbols.path_candidates(module)[1]
 
 
 def _as_merged(untouched: Mapping[str, BaseFile], edits: Mapping[str, Edit]) -> dict[str, BaseFile]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from posixpath import basename, dirname, join
-from typing import Any
+from typing import Any, Literal
 
 from builder.doors import Engine, Limits
 from builder.errors import Refused, last_lines
@@ -65,12 +65,17 @@ def find(
 
 @dataclass(frozen=True)
 class _Answer:
-    """What one interpreter, started in one way, said: the folder it imports the package from, or why it does not."""
+    """What one interpreter, started in one way, said: the folder it imports the package from, or why it does not.
+
+    `role` is how it was found: command, console script, PATH, elsewhere. `outcome` is `package` where `root` is set,
+    `odd` for a copy that cannot be overlaid, `absent`, or `silent` where it gave no answer.
+    """
 
     interpreter: str
     role: str
     mode: str
     first: str
+    outcome: Literal["package", "odd", "absent", "silent"]
     root: str | None
     trouble: str
     installed: str | None
@@ -166,22 +171,34 @@ def _read_answer(stdout: str, nonce: str, package: str) -> _Told | None:
 
 
 def _read_one(answer: Mapping[str, Any], package: str) -> _Answer:
+    outcome, text = _judge(answer, package)
+    return _Answer(
+        interpreter=answer["interpreter"],
+        role=answer["role"],
+        mode=answer["mode"],
+        first=answer["first"],
+        outcome=outcome,
+        root=text if outcome == "package" else None,
+        trouble="" if outcome == "package" else text,
+        installed=answer.get("installed"),
+        direct_url=answer.get("direct_url"),
+    )
+
+
+def _judge(answer: Mapping[str, Any], package: str) -> tuple[Literal["package", "odd", "absent", "silent"], str]:
+    """Return what an answer comes to, and the live root or what is wrong."""
     origin, locations = answer.get("origin"), answer.get("locations") or []
-    root, trouble = None, ""
     if "error" in answer:
-        trouble = answer["error"]
-    elif "origin" not in answer:
-        trouble = f"does not find {package}"
-    elif origin is None:
-        trouble = f"a namespace package without __init__.py, from {', '.join(locations) or 'nowhere'}"
-    elif len(locations) != 1:
-        trouble = f"a single file, {origin}" if not locations else f"several folders, {', '.join(locations)}"
-    elif basename(locations[0]) != package:
-        trouble = f"a link to a folder of another name, {locations[0]}"
-    else:
-        root = dirname(locations[0])
-    known = (answer["interpreter"], answer["role"], answer["mode"], answer["first"])
-    return _Answer(*known, root, trouble, answer.get("installed"), answer.get("direct_url"))
+        return "silent", answer["error"]
+    if "origin" not in answer:
+        return "absent", f"does not find {package}"
+    if origin is None:
+        return "odd", f"a namespace package without __init__.py, from {', '.join(locations) or 'nowhere'}"
+    if len(locations) != 1:
+        return "odd", f"several folders, {', '.join(locations)}" if locations else f"a single file, {origin}"
+    if basename(locations[0]) != package:
+        return "odd", f"a link to a folder of another name, {locations[0]}"
+    return "package", dirname(locations[0])
 
 
 def _choose(told: _Told, where: str, package: str, given: str | None) -> tuple[_Answer, str]:
@@ -195,8 +212,8 @@ def _choose(told: _Told, where: str, package: str, given: str | None) -> tuple[_
         seen = ", ".join(sorted(roots)) or "nowhere"
         message = f"no interpreter of the image imports {package} from {given}; they import it from {seen}"
         raise Refused(where, message, hint="leave --live-root away, or give one of these", facts=facts)
+    found = [answer for answer in told.answers if _counts(answer)]
     # What the image's command, its console script or PATH would run decides; others only where these have no copy.
-    found = [answer for answer in told.answers if _has_copy(answer, package)]
     found = [answer for answer in found if answer.role != "elsewhere"] or found
     if not found:
         raise Refused(where, f"no interpreter of the image imports {package}", facts=facts)
@@ -208,8 +225,10 @@ def _choose(told: _Told, where: str, package: str, given: str | None) -> tuple[_
     return found[0], found[0].root
 
 
-def _has_copy(answer: _Answer, package: str) -> bool:
-    return answer.root is not None or answer.trouble != f"does not find {package}"
+def _counts(answer: _Answer) -> bool:
+    """Tell whether an answer has a say. Silence of what the image starts is unknown; an old Python on PATH is not."""
+    is_started = answer.role in ("command", "console script")
+    return answer.outcome in ("package", "odd") or (answer.outcome == "silent" and is_started)
 
 
 def _found_by(chosen: _Answer, told: _Told, given: str | None) -> str:

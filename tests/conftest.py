@@ -13,7 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -293,12 +293,10 @@ def run_demo(docker_daemon: docker.DockerClient) -> Callable[..., subprocess.Com
 _CHECKOUT: Final = Path(__file__).parent.parent
 
 
-class _lab:
+@contextmanager
+def _lab() -> Iterator[None]:
     """Turn "the lab cannot be brought up" into a skip, and in CI into a failure."""
-
-    def __enter__(self) -> None:
-        cache.FOLDER.mkdir(parents=True, exist_ok=True)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, host.LabError):
-            (pytest.fail if _CI else pytest.skip)(f"the lab is not there: {error}")
+    try:
+        yield
+    except host.LabError as error:
+        (pytest.fail if _CI else pytest.skip)(f"the lab is not there: {error}")

@@ -184,6 +184,25 @@ def test_a_namespace_package_is_refused(engine: DockerEngine, toy_base: MakeToyB
     assert "a namespace package without __init__.py" in caught.value.facts[0]
 
 
+BROKEN = "#!/bin/sh\necho broken >&2; exit 1\n"
+
+
+def test_a_python_on_path_that_cannot_answer_has_no_say(engine: DockerEngine, toy_base: MakeToyBase) -> None:
+    files = package(SITE, "1") | {"/usr/bin/python2.7": BROKEN}
+    image = local(engine, toy_base(files, ["RUN chmod +x /usr/bin/python2.7"]))
+    assert source_tree.extract(engine, image).live_root == SITE
+
+
+def test_silence_of_the_interpreter_that_the_image_starts_is_refused(
+    engine: DockerEngine, toy_base: MakeToyBase
+) -> None:
+    files = package(SITE, "1") | {"/srv/python3": BROKEN}
+    image = local(engine, toy_base(files, ["RUN chmod +x /srv/python3", 'CMD ["/srv/python3", "-m", "sglang"]']))
+    with pytest.raises(Refused, match="do not import the same copy") as caught:
+        source_tree.extract(engine, image)
+    assert any("/srv/python3 (command)" in fact and "no answer" in fact for fact in caught.value.facts)
+
+
 def test_no_copy_and_no_python_are_told_apart(engine: DockerEngine, toy_base: MakeToyBase) -> None:
     with pytest.raises(Refused, match="no interpreter of the image imports sglang") as caught:
         source_tree.extract(engine, local(engine, toy_base({})))

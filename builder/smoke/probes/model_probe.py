@@ -37,7 +37,7 @@ _folder = "/"
 def main() -> None:
     """Answer one request."""
     global _folder
-    # Imports make millions of objects that all stay; collecting among them costs a fifth of the time and frees nothing.
+    # Imports make millions of objects that all stay; collecting among them costs a tenth of the time and frees nothing.
     gc.disable()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
