@@ -178,6 +178,20 @@ def test_what_does_not_import_on_the_base_either_is_unknown_with_its_error(tmp_p
     assert check.message.endswith("does not import on the base either")
 
 
+def test_an_importer_that_did_not_import_on_the_base_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    stopped = {"toy/srt/worker.py": "import gpu_kernels\nfrom toy.srt.helpers import old\n"}
+    base = {**smoke_toy.BASE, **stopped, "toy/srt/worker_v2.py": "from toy.srt.helpers import old\n"}
+    importing = ["toy/srt/worker.py", "toy/srt/worker_v2.py"]
+    subject = toy_subject(tmp_path, base, {"toy/srt/helpers.py": "def old(): pass\n"}, importers=importing)
+    check = one_check(subject, "importers")
+    assert check.outcome == "pass"
+    assert check.message.startswith("1 of 2 modules that import overlaid ones still import; the rest toy/srt/worker.py")
+    broken = toy_subject(tmp_path / "b", base, {"toy/srt/helpers.py": "def new(): pass\n"}, importers=importing)
+    check = one_check(broken, "importers")
+    assert check.outcome == "fail"
+    assert "1 of 2" in check.message
+
+
 def test_another_error_than_on_the_base_is_unknown_too_and_shows_both(tmp_path: Path) -> None:
     base = {**smoke_toy.BASE, "toy/srt/helpers.py": "import gpu_kernels\n"}
     subject = toy_subject(tmp_path, base, {"toy/srt/helpers.py": "raise ValueError('new fault')\n"})
