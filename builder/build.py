@@ -151,8 +151,11 @@ def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, d
         raise
     outcome = Outcome(made, image, tag, way, is_reused=known is not None, checks=checks)
     report = _report(outcome, inputs, started, engine, doors.sources().mirror)
-    path = wanted.report or report_path(wanted.state, image.id)
-    write_atomic(path, canonical(report))
+    # The state folder's copy tells a later run of the same build that its smoke test was done.
+    kept = report_path(wanted.state, image.id)
+    path = wanted.report or kept
+    for place in {path, kept}:
+        write_atomic(place, canonical(report))
     if outcome.verdict != "ok":
         engine.remove(image.id)
         return replace(outcome, image=None, tag=None, report=path)

@@ -179,12 +179,10 @@ class TestNothingIsLeftBehindByAFailure:
 
     def test_a_rejected_patch(self, scene, toy_base):
         header = "Description: x\nOrigin: project\nForwarded: no\nNeeded-If: exists sglang/srt/a.py\n\n"
-        edit = (
-            header
-            + "--- a/sglang/srt/a.py\n+++ b/sglang/srt/a.py\n@@ -{0},2 +{0},2 @@\n def {1}():\n-    {2}\n+    return 'p{0}'\n"
-        )
+        files = "--- a/sglang/srt/a.py\n+++ b/sglang/srt/a.py\n"
+        edit = files + "@@ -{0},2 +{0},2 @@\n def {1}():\n-    {2}\n+    return 'p{0}'\n"
         places = ((1, "f0", "return 0"), (9, "f2", "return 'nothing'"), (5, "f1", "return 1"))
-        patches = {f"t/000{number}-x": edit.format(*place) for number, place in enumerate(places, 1)}
+        patches = {f"t/000{number}-x": header + edit.format(*place) for number, place in enumerate(places, 1)}
         scene.define("o", f"title = 't'\npull-requests = [1]\npatches = {json.dumps(sorted(patches))}\n", patches)
         done = self.check(scene, toy_base(base_files()), "--pr", "1", expected="refused")
         outcomes = [(patch["outcome"], patch["kept"]) for patch in done.document["patches"]]

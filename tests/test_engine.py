@@ -592,6 +592,28 @@ def test_a_commit_that_stores_something_else_is_refused_and_leaves_nothing(
     assert real.find(MARK, "volume") == before
 
 
+def test_a_committed_config_that_is_not_the_wanted_one_is_refused(real: DockerEngine, toy: LocalImage) -> None:
+    config, new = built(toy, {f"{APP}/a.py": b"a = 12\n"})
+    made, _ = real.load(config, new, toy, [])
+    wanted = json.loads(config)["config"]
+    try:
+        assert real._proved(made.id, wanted, new, toy, []) == made
+        with pytest.raises(Unavailable, match=r"config Cmd: expected \['other'\], found \['sh'\]"):
+            real._proved(made.id, {**wanted, "Cmd": ["other"]}, new, toy, [])
+    finally:
+        real.remove(made.id)
+
+
+def test_removing_an_image_leaves_the_untagged_base_it_was_committed_on(real: DockerEngine, toy: LocalImage) -> None:
+    base, _ = real.load(*built(toy, {f"{APP}/a.py": b"a = 13\n"}), toy, [])
+    made, way = DockerEngine(real._client, ["commit"]).load(*built(base, {f"{APP}/a.py": b"a = 14\n"}), base, [])
+    real.remove(made.id)
+    kept = real.inspect(base.id)
+    real.remove(base.id)
+    assert way == "commit"
+    assert kept == base
+
+
 def test_a_refused_load_falls_back_to_commit(
     real: DockerEngine, toy: LocalImage, docker_daemon: docker.DockerClient
 ) -> None:

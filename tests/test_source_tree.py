@@ -624,6 +624,23 @@ def test_every_path_that_is_not_overlaid_stays_as_it_was_on_a_base_of_another_ow
     assert after[f"{CHECKOUT}/sglang/srt/brand_new"][:3] == [0o42750, 1000, 1000]
 
 
+def test_times_of_folders_are_exact_to_the_nanosecond(engine: DockerEngine, toy_base: MakeToyBase) -> None:
+    # An engine's own layers have whole seconds, so the base's upper layer is one of ours.
+    bottom = local(engine, toy_base({"/srv/x": ""}, ["ENV PYTHONPATH=/srv/app"]))
+    exact = FileMeta(0o755, 0, 0, 1_700_000_000_123_456_789)
+    folders = dict.fromkeys(("/srv", "/srv/app", "/srv/app/sglang"), exact)
+    new = layer.build([LayerFile("/srv/app/sglang/__init__.py", b"", exact)], [], folders, TIME)
+    config = layer.image_config(layer.projected_config(bottom), new, created=0, labels={}, created_by="a test")
+    base, _ = engine.load(config, new, bottom, [])
+    tree = source_tree.extract(engine, base)
+    made = overlay(engine, base, tree, {"sglang/__init__.py": b"x = 1\n"}, (), "load")
+    again = source_tree.extract(engine, made)
+    engine.remove(made.id)
+    engine.remove(base.id)
+    for path in folders:
+        assert tree.folders[path] == again.folders[path] == exact, path
+
+
 MEASURE = """
 import resource, sys
 from builder import engine, source_tree
