@@ -112,14 +112,20 @@ def _locked(reference: ImageRef, platform: Platform, pin: BasePin, sources: Sour
 
 
 def _unlocked(reference: ImageRef, platform: Platform, sources: Sources) -> ImageBase:
-    """Ask the registry; where it does not know the image or does not answer, a local image of that name will do."""
+    """Ask the registry what the name means now.
+
+    An image that was built here and never came from a registry is asked of nobody; a pulled one will do where the
+    registry does not answer. Both are pinned by their config digest, and that is said.
+    """
+    local = sources.engine.inspect(str(reference))
+    if local is not None and not local.repo_digests:
+        return _from_local(reference, local, platform, "a local image without a repository digest")
     try:
         remote = sources.registry.resolve(reference.mirrored(sources.mirror), platform)
     except OverlayError as error:
-        local = sources.engine.inspect(str(reference))
         if local is None:
             raise
-        return _from_local(reference, local, platform, error)
+        return _from_local(reference, local, platform, f"no registry answered for it ({error.message})")
     return _from_remote(reference, remote, sources)
 
 
@@ -132,7 +138,7 @@ def _from_remote(reference: ImageRef, remote: RemoteImage, sources: Sources) -> 
     )
 
 
-def _from_local(reference: ImageRef, local: LocalImage, platform: Platform, error: OverlayError) -> ImageBase:
+def _from_local(reference: ImageRef, local: LocalImage, platform: Platform, why: str) -> ImageBase:
     if (local.platform.os, local.platform.architecture) != (platform.os, platform.architecture):
         raise InputError(
             str(reference),
@@ -140,8 +146,7 @@ def _from_local(reference: ImageRef, local: LocalImage, platform: Platform, erro
             hint=f"give --platform {local.platform}, or name the right image",
         )
     digests = {Digest(entry.rpartition("@")[2]) for entry in local.repo_digests}
-    why = f"no registry answered for it ({error.message})"
-    note = f"{reference}: {why}; using the local image, pinned by its config digest"
+    note = f"{reference}: {why}; it is pinned by its config digest"
     manifest = next(iter(digests)) if len(digests) == 1 else None
     return ImageBase(reference, None, local.platform, None, manifest, local.id, None, local, notes=(note,))
 

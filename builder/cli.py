@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import sys
@@ -379,6 +380,8 @@ def _answer(settings: Settings, document: Document, rendered: Callable[[], Any])
 
 def main() -> None:
     """Run the command line and leave with the documented exit code."""
+    # Syntax trees of large files make the collector run all the time and hold no cycles: a quarter of a plan's time.
+    gc.disable()
     sys.exit(_run(sys.argv[1:]))
 
 

@@ -6,9 +6,8 @@ Names only, by the standard library's parser: nothing is imported or run. What i
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
@@ -355,13 +354,10 @@ def _differing_lines(ours: bytes, theirs: bytes) -> int:
 
 def _differing_definitions(ours: bytes, theirs: bytes) -> tuple[str, ...]:
     try:
-        mine, other = _codes(ours), _codes(theirs)
-    except (SyntaxError, ValueError):
+        mine, other = definitions(ours), definitions(theirs)
+    except UnreadableError:
         return ()  # the count of lines still tells that they differ
-    return tuple(sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name)))
-
-
-def _codes(data: bytes) -> Mapping[str, str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in upstream's strings
-        return {name: definition.code for name, definition in definitions(data).items()}
+    one_sided = mine.keys() ^ other.keys()
+    return tuple(
+        sorted(one_sided | {name for name in mine.keys() & other.keys() if not mine[name].is_same_as(other[name])})
+    )

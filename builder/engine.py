@@ -29,9 +29,9 @@ import urllib3
 from builder.container_streams import AttachedStreams
 from builder.doors import EngineInfo, Limits, Progress
 from builder.errors import InputError, OverlayError, Refused, Unavailable
+from builder.image_pull import PullProgress, pull_error, without_credentials
 from builder.layer import WHITEOUT, thin_archive
 from builder.model import Completed, Digest, ImageRef, Layer, LocalImage, Platform
-from builder.pull import PullProgress, pull_error, without_credentials
 
 RUN_LABEL = "io.github.sglang-overlay.run"
 WAYS = ("load", "commit")
@@ -501,18 +501,28 @@ def _local_image(told: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) 
 
 
 def _oci_history(told: Sequence[Mapping[str, Any]], layers: int) -> list[Mapping[str, Any]]:
-    """Turn the engine's history, newest first, into the config's; an entry without size is taken for an empty layer."""
-    entries: list[Mapping[str, Any]] = [
-        {
-            "created": datetime.fromtimestamp(int(entry.get("Created") or 0), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            **({"created_by": entry["CreatedBy"]} if entry.get("CreatedBy") else {}),
-            **({"comment": entry["Comment"]} if entry.get("Comment") else {}),
-            **({} if entry.get("Size") else {"empty_layer": True}),
-        }
-        for entry in reversed(told)
-    ]
-    # More layers than the image has cannot be: then what it tells is no history of this image.
-    return entries if sum("empty_layer" not in entry for entry in entries) <= layers else []
+    """Turn the engine's history, newest first, into the config's, oldest first.
+
+    The engine does not tell which entries have a layer: those with a size do, and of the rest the newest, until every
+    layer has its entry.
+    """
+    without_size = sum(1 for entry in told if not entry.get("Size"))
+    if (missing := layers - (len(told) - without_size)) < 0:
+        return []  # more layers than the image has: no history of this image
+    entries: list[Mapping[str, Any]] = []
+    for entry in told:
+        has_layer = bool(entry.get("Size")) or missing > 0
+        missing -= 1 if has_layer and not entry.get("Size") else 0
+        time = datetime.fromtimestamp(int(entry.get("Created") or 0), UTC)
+        entries.append(
+            {
+                "created": time.isoformat().replace("+00:00", "Z"),
+                **({"created_by": entry["CreatedBy"]} if entry.get("CreatedBy") else {}),
+                **({"comment": entry["Comment"]} if entry.get("Comment") else {}),
+                **({} if has_layer else {"empty_layer": True}),
+            }
+        )
+    return entries[::-1]
 
 
 def _run_config(image: LocalImage) -> Mapping[str, Any]:

@@ -67,14 +67,14 @@ def judge(path: str, versions: Versions, is_mentioned: Callable[[str], bool]) ->
 def _by_definitions(ours: bytes, parent: bytes, result: bytes, is_mentioned: Callable[[str], bool]) -> Evidence:
     mine, before, after = definitions(ours), definitions(parent), definitions(result)
     added = [name for name in after if name not in before]
-    changed = [name for name in after if name in before and after[name].code != before[name].code]
+    changed = [name for name in after if name in before and not after[name].is_same_as(before[name])]
     # What the base dropped for good after the pull request is no sign that it lacks it; what is still used is.
     gone = [name for name in changed if name not in mine and not is_mentioned(name.rsplit(".", 1)[-1])]
     judged = [name for name in changed if name not in gone]
     if not added and not judged:
         return Evidence("unknown", "the change touches no definition to judge by")
     missing = [name for name in (*added, *judged) if name not in mine]
-    unchanged = [name for name in judged if name in mine and mine[name].code == before[name].code]
+    unchanged = [name for name in judged if name in mine and mine[name].is_same_as(before[name])]
     if missing or unchanged:
         return Evidence("absent", _absence(missing, unchanged), missing_definitions=tuple(missing + unchanged))
     foreign = [name for name in judged if not _has_trace(mine[name], before[name], after[name])]
@@ -92,9 +92,8 @@ def _has_trace(mine: Definition, before: Definition, after: Definition) -> bool:
     That it differs from the parent's alone may as well be somebody's own edit; where no added definition speaks for
     the change, this has to.
     """
-    here = set(mine.lines)
-    brought = set(after.lines) - set(before.lines)
-    taken_away = set(before.lines) - set(after.lines)
+    here, old, new = ({line.strip() for line in each.lines if line.strip()} for each in (mine, before, after))
+    brought, taken_away = new - old, old - new
     return bool(here & brought) or (not brought and not here & taken_away)
 
 
@@ -130,12 +129,20 @@ def _lines(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").splitlines()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Definition:
-    """A definition: its code in a canonical form (comments and layout do not count), and its lines without indent."""
+    """A definition: its syntax, and its lines as they stand."""
 
-    code: str
+    nodes: Sequence[ast.AST]
     lines: tuple[str, ...]
+
+    def is_same_as(self, other: Definition) -> bool:
+        """Tell whether both are the same code; comments and layout do not count."""
+        # Dumping is dear and nearly all definitions have the same lines.
+        return self.lines == other.lines or self._code() == other._code()
+
+    def _code(self) -> str:
+        return "|".join(ast.dump(node) for node in self.nodes)
 
 
 def definitions(source: bytes) -> Mapping[str, Definition]:
@@ -167,7 +174,5 @@ def _walk(body: list[ast.stmt], prefix: str, text: list[str]) -> Iterator[tuple[
 
 
 def _definition(nodes: Sequence[ast.AST], text: list[str]) -> Definition:
-    code = "|".join(ast.dump(node) for node in nodes)
     spans = [(getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0) for node in nodes]
-    lines = [line.strip() for first, last in spans for line in text[first - 1 : last]]
-    return Definition(code, tuple(line for line in lines if line))
+    return Definition(nodes, tuple(line for first, last in spans for line in text[first - 1 : last]))

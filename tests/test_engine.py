@@ -24,9 +24,9 @@ from builder import layer
 from builder.doors import Engine, Limits, no_progress
 from builder.engine import RUN_LABEL, DockerEngine
 from builder.errors import InputError, OverlayError, Refused, Unavailable
+from builder.image_pull import PullProgress, pull_error
 from builder.layer import LayerFile
 from builder.model import Completed, Digest, FileMeta, ImageRef, Layer, LocalImage, Platform
-from builder.pull import PullProgress, pull_error
 from tests.lab import services
 from tests.support.fake_engine import FakeEngine, FakeImage
 
@@ -646,6 +646,21 @@ def test_no_program_of_the_image_runs_while_a_layer_is_put_on(
     events.close()
     engine.remove(made.id)
     assert started == []
+
+
+def test_history_entries_are_matched_with_layers() -> None:
+    def told(*sizes: int) -> list[dict[str, Any]]:
+        return [{"Size": size, "Created": -62135596800, "CreatedBy": str(n)} for n, size in enumerate(sizes)]
+
+    def layers(*sizes: int, count: int) -> list[str]:
+        entries = docker_engine._oci_history(told(*sizes), count)
+        return [str(entry["created_by"]) for entry in entries if not entry.get("empty_layer")]
+
+    assert layers(0, 5, 0, 7, count=2) == ["3", "1"]
+    assert layers(0, 5, 0, 7, count=3) == ["3", "1", "0"], "the newest without a size is a layer of empty files"
+    assert layers(0, 0, count=2) == ["1", "0"]
+    assert docker_engine._oci_history(told(5, 7), 1) == []
+    assert docker_engine._oci_history(told(5), 1)[0]["created"] == "0001-01-01T00:00:00Z"
 
 
 def test_pull_progress_adds_up_over_the_layers() -> None:
