@@ -321,8 +321,11 @@ def _status_error(ref: ImageRef, answer: _Answer, subject: str) -> OverlayError:
     """Return the error that belongs to a status, with the registry's own words."""
     where, facts, status = str(ref), _own_words(answer.body), answer.status
     if status == 404:
-        gone = " (nightly tags are deleted, and with them their digests)" if "digest" in subject else ""
-        return Refused(where, f"there is no {subject}{gone}", hint="look at the repository's tags", facts=facts)
+        hint = "look at the repository's tags"
+        if "digest" not in subject:
+            return InputError(where, f"there is no {subject}", hint=hint, facts=facts)
+        gone = "nightly tags are deleted, and with them their digests"
+        return Refused(where, f"there is no {subject} ({gone})", hint=hint, facts=facts)
     if status in (401, 403):
         host = "" if ref.domain == DOCKER_HUB else f" {ref.domain}"
         message = f"not allowed to read {subject} (HTTP {status}), or it does not exist"

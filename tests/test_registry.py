@@ -215,8 +215,11 @@ def test_a_login_page_is_not_a_registry(store: Store, config: Path) -> None:
 # --- what can go wrong on the way
 
 
-def test_a_tag_that_is_gone_is_refused_with_the_registrys_words(store: Store, config: Path) -> None:
-    with serve(store.answer) as server, pytest.raises(Refused, match=rf"there is no tag t of .*{REPOSITORY}") as caught:
+def test_a_tag_that_is_not_there_is_the_callers_to_mend_with_the_registrys_words(store: Store, config: Path) -> None:
+    with (
+        serve(store.answer) as server,
+        pytest.raises(InputError, match=rf"there is no tag t of .*{REPOSITORY}") as caught,
+    ):
         ask(server, config, "t")
     assert caught.value.facts == ("MANIFEST_UNKNOWN: unknown t",)
 
@@ -568,5 +571,5 @@ def test_a_real_registry_with_a_password_is_read(real_registry: str, store: Stor
     write_config(config, {"auths": {urlsplit(real_registry).netloc: {"auth": pair}}})
     found = ask(real_registry, config, "t", ARM64)
     assert (found.index, found.manifest, found.compressed_size) == (index, arm64, len(layer))
-    with pytest.raises(Refused, match="there is no tag gone"):
+    with pytest.raises(InputError, match="there is no tag gone"):
         ask(real_registry, config, "gone")
