@@ -36,8 +36,8 @@ class Taken:
     stdout: str
 
 
-def run(argv: Sequence[str | Path], environment: Mapping[str, str], *, cwd: Path) -> Taken:
-    """Run a program to its end; LabError with its last words where it fails."""
+def run(name: str, argv: Sequence[str | Path], environment: Mapping[str, str], *, cwd: Path) -> Taken:
+    """Run a program to its end; LabError with this name and its last words where it fails."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -56,7 +56,7 @@ def run(argv: Sequence[str | Path], environment: Mapping[str, str], *, cwd: Path
         printed, words = out.read().decode(errors="replace"), said.read().decode(errors="replace")
     if process.returncode:
         told = host.last_lines(words + printed)
-        raise host.LabError(f"{' '.join(map(str, argv))[:300]} exited {process.returncode}:\n{told}")
+        raise host.LabError(f"{name} exited {process.returncode}:\n{told}")
     return Taken(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss << 10, printed)
 
 
@@ -66,7 +66,7 @@ def run_python(entry: str, arguments: Sequence[str | Path], environment: Mapping
     program = f"{_TOLD_AT_EXIT}\nfrom {module} import {function}\n{function}()"
     with tempfile.NamedTemporaryFile("r") as told:
         search = {"PYTHONPATH": str(CHECKOUT), _PEAK: told.name}
-        taken = run([sys.executable, "-c", program, *arguments], {**environment, **search}, cwd=cwd)
+        taken = run(entry, [sys.executable, "-c", program, *arguments], {**environment, **search}, cwd=cwd)
         peak = re.search(r"^VmHWM:\s*(\d+) kB", told.read(), re.MULTILINE)
     if peak is None:
         raise host.LabError(f"{entry} did not tell its peak memory")

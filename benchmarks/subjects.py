@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import basename
-from typing import Any, Final
+from typing import Final
 
 import docker
 from docker.errors import ImageNotFound
@@ -44,7 +44,7 @@ class Subject:
     ways: set[str] = field(default_factory=set)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return int(self.engine.images.get(self.base).attrs["Size"])
 
     @property
@@ -125,8 +125,8 @@ class Subject:
 
     def _docker_build(self) -> Taken:
         if client := shutil.which("docker"):
-            argv = [client, "build", "--quiet", "--no-cache", "--tag", self._by_hand, self._context]
-            return process.run(argv, self.environment, cwd=self.scratch)
+            argv = [client, "build", "--quiet", "--no-cache", "--tag", self._by_hand, str(self._context)]
+            return process.run("docker build", argv, self.environment, cwd=self.scratch)
         start = time.perf_counter()
         self.engine.images.build(path=str(self._context), tag=self._by_hand, nocache=True, rm=True)
         return Taken(time.perf_counter() - start, 0.0, 0, "")
@@ -167,7 +167,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 """What is measured in every round, in this order at first: what is compared stands side by side."""
 
 
-def _files(tar: bytes) -> dict[str, Any]:
+def _files(tar: bytes) -> dict[str, bytes]:
     """Return path -> bytes of a tar's files, whiteouts left out."""
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         entries = [entry for entry in archive if entry.isreg() and not basename(entry.name).startswith(".wh.")]

@@ -104,11 +104,17 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     overlay, notes = choice.overlay, [choice.note]
     series = _load_patches(shelf, overlay, is_normalising=request.is_normalising)
     lock = _read_lock(shelf, overlay, series)
-    base = named if isinstance(named, FolderBase) else _resolve_base(request, shelf, doors, lock)
+    # Whatever is wrong with the names is said before anything is fetched or pulled.
+    base: FolderBase | ImageBase
+    if isinstance(named, FolderBase):
+        base, tree = named, source_tree.from_folder(named.path, overlay.package)
+    else:
+        base = bases.resolve(request.base, shelf, doors.sources(), request.platform, lock)
     upstream = doors.upstream(overlay.upstream)
     pulls = [_resolve(upstream, overlay, number, lock, request) for number in overlay.pull_requests]
-    base, tree = _tree(base, overlay, request, doors)
-    notes += base.notes if isinstance(base, ImageBase) else ()
+    if isinstance(base, ImageBase):
+        base, tree = _pulled_tree(base, overlay, request, doors)
+        notes += base.notes
     overlay, series, notes = _admitted(overlay, series, alias, tree, request, notes)
     found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
     present = plans.is_present(found.merged) and not request.is_forced
@@ -144,6 +150,7 @@ def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, d
         engine.tag(known.id, tag)
         return Outcome(made, known, tag, "reused", is_reused=True, checks=checks)
     image, way = (known, "reused") if known is not None else _load(made, engine)
+    doors.say("smoke test: the image imports the modules and loads the draft's names (imports may take half a minute)")
     try:
         checks = _smoke(made, image, wanted, engine)
     except BaseException:
@@ -211,10 +218,6 @@ def _with_unix_ends(data: bytes) -> bytes:
     return data.replace(b"\r\n", b"\n")
 
 
-def _resolve_base(request: Request, shelf: Catalogue, doors: Doors, lock: Lock | None) -> ImageBase:
-    return bases.resolve(request.base, shelf, doors.sources(), request.platform, lock)
-
-
 def _resolve(upstream: Upstream, overlay: Overlay, number: int, lock: Lock | None, request: Request) -> PullRequest:
     ref = PullRequestRef(overlay.upstream, number)
     pin = lock.pull_request(number) if lock else None
@@ -224,11 +227,7 @@ def _resolve(upstream: Upstream, overlay: Overlay, number: int, lock: Lock | Non
     return replace(upstream.pinned(ref, Oid(pin.parent), Oid(pin.result)), kind=pin.kind)
 
 
-def _tree(
-    base: FolderBase | ImageBase, overlay: Overlay, request: Request, doors: Doors
-) -> tuple[FolderBase | ImageBase, SourceTree]:
-    if isinstance(base, FolderBase):
-        return base, source_tree.from_folder(base.path, overlay.package)
+def _pulled_tree(base: ImageBase, overlay: Overlay, request: Request, doors: Doors) -> tuple[ImageBase, SourceTree]:
     sources = doors.sources()
     present = bases.pulled(base, sources, doors.progress)
     assert present.local is not None

@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -382,7 +383,17 @@ def main() -> None:
     """Run the command line and leave with the documented exit code."""
     # Syntax trees of large files make the collector run all the time and hold no cycles: a quarter of a plan's time.
     gc.disable()
+    # A cancelled pipeline sends this; the way out must run, as for Ctrl-C, so that no container stays.
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(_run(sys.argv[1:]))
+
+
+def _stop(number: int, _frame: object) -> None:
+    raise _Stopped(number)
+
+
+class _Stopped(BaseException):
+    """A signal asked for the end."""
 
 
 def _run(arguments: list[str]) -> int:
@@ -396,12 +407,12 @@ def _run(arguments: list[str]) -> int:
         if is_debug:
             traceback.print_exc()
         return _fail(error, command, is_json=is_json)
-    except click.exceptions.Abort:
-        click.echo("overlay: interrupted; nothing was tagged", err=True)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        click.echo("overlay: interrupted", err=True)
         return 130
-    except KeyboardInterrupt:
-        click.echo("overlay: interrupted; nothing was tagged", err=True)
-        return 130
+    except _Stopped:
+        click.echo("overlay: stopped", err=True)
+        return 128 + signal.SIGTERM
     except click.ClickException as error:
         hint = f"overlay {command} --help" if command != "overlay" else "overlay --help"
         return _fail(InputError("arguments", error.format_message(), hint=hint), command, is_json=is_json)
