@@ -166,7 +166,7 @@ def _check(paths: list[str], deletions: list[str], folders: Mapping[str, FileMet
         for is_faulty, fault in (
             (count > 1, f"{path}: stands in it {count} times"),
             (not _is_plain(path), f"{path}: is not an absolute path without '.', '..' and empty parts"),
-            (basename(path).startswith(WHITEOUT), f"{path}: the name would be read as a whiteout"),
+            (f"/{WHITEOUT}" in path, f"{path}: the name would be read as a whiteout"),
             (path in folders, f"{path}: is a folder in the base"),
             (path in parents, f"{path}: is a file, and another path needs it as a folder"),
         )

@@ -134,6 +134,7 @@ def test_an_empty_layer_is_a_valid_tar_of_no_files() -> None:
         (["//srv/a.py"], [], "//srv/a.py: is not an absolute path"),
         (["/srv/a.py/"], [], "/srv/a.py/: is not an absolute path"),
         (["/srv/.wh.a.py"], [], "/srv/.wh.a.py: the name would be read as a whiteout"),
+        (["/srv/.wh.b/a.py"], [], "/srv/.wh.b/a.py: the name would be read as a whiteout"),
         (["/srv/app"], [], "/srv/app: is a folder in the base"),
         (["/srv/a", "/srv/a/b.py"], [], "/srv/a: is a file, and another path needs it as a folder"),
         ([], ["/nowhere/a.py"], "/nowhere/a.py: its folder is not in the base"),
