@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder import records
+from builder.model import Digest
 from tests.lab.git_history import History
 from tests.support.scene import ROOT, A, B, Scene, base_files, upstream_files, write_catalogue
 
@@ -82,6 +83,7 @@ def test_the_manifest_in_the_image_is_what_the_document_says(scene, toy_base):
     data = read_file(scene, scene.tag, records.MANIFEST_PATH)
     manifest = records.read(data, records.Manifest, "manifest")
     assert records.canonical(manifest) == data
+    assert Digest.of(data) == done.document["manifest"]["digest"]
     assert [file.path for file in manifest.result] == ["sglang/srt/a.py"]
     labels = scene.engine.images.get(scene.tag).labels
     assert labels["io.github.sglang-overlay.plan-digest"] == done.document["plan_digest"]
@@ -346,3 +348,54 @@ def test_a_base_without_a_repository_digest_is_pinned_by_its_config_digest_and_t
     assert done.document["base"]["config_digest"]
     assert done.document["base"]["config_source"] == "projection"
     assert any("pinned by its config digest" in note for note in done.document["notes"])
+
+
+class TestLineEndings:
+    """Case C10: the image always gets LF; a patch with CRLF is refused unless it is to be normalised."""
+
+    patch = (
+        "Description: x\nOrigin: project\nForwarded: no\nNeeded-If: exists sglang/srt/a.py\n\n"
+        "--- a/sglang/srt/a.py\n+++ b/sglang/srt/a.py\n@@ -1,2 +1,2 @@\n def f0():\n-    return 0\n+    return 'p'\n"
+    )
+
+    @pytest.fixture
+    def scene(self, scene):
+        scene.define("o", 'title = "t"\npull-requests = [1]\npatches = ["t/0001-x"]\n', {"t/0001-x": ""})
+        (scene.catalogue / "patches/t/0001-x.patch").write_bytes(self.crlf)
+        return scene
+
+    @property
+    def crlf(self) -> bytes:
+        return self.patch.replace("\n", "\r\n").encode()
+
+    def test_a_patch_with_other_line_ends_than_the_file_is_refused(self, scene, toy_base):
+        done = scene.run("plan", "--base", toy_base(base_files()), "--pr", "1")
+        assert (done.exit_code, done.document["verdict"]) == (1, "refused")
+        (patch,) = done.document["patches"]
+        assert patch["outcome"] == "rejected"
+        assert "line endings" in patch["reason"] + patch["fact"]
+
+    def test_normalised_it_is_built_and_both_digests_are_recorded(self, scene, toy_base):
+        done = scene.build(toy_base(base_files()), "--pr", "1", "--normalise-line-endings")
+        assert done.document["verdict"] == "ok", done
+        (patch,) = done.document["patches"]
+        assert patch["raw_digest"] == Digest.of(self.crlf)
+        assert patch["digest"] == Digest.of(self.patch.encode())
+        text = read_file(scene, scene.tag, f"{ROOT}/sglang/srt/a.py")
+        assert b"return 'p'\n" in text
+        assert b"\r" not in text
+        assert b"\r" not in read_file(scene, scene.tag, "/usr/share/overlay/patches/t/0001-x.patch")
+
+    def test_a_lock_of_the_same_text_says_that_only_the_line_ends_differ(self, scene, toy_base):
+        pull = {"repo": "sgl-project/sglang", "number": 1, "kind": "squash"}
+        plan = scene.run("plan", "--base", toy_base(base_files()), "--pr", "1").document["pull_requests"][0]
+        pull |= {"parent": plan["parent"], "result": plan["result"]}
+        pin = {"id": "t/0001-x", "digest": Digest.of(self.patch.encode())}
+        lock = {"overlay": "o", "tool": "t", "checker": "c", "pull_requests": [pull], "patches": [pin]}
+        path = scene.catalogue / "overlays/o.lock.json"
+        path.write_bytes(records.canonical(records.Lock.model_validate(lock)))
+        base = toy_base(base_files())
+        refused = scene.run("plan", "--base", base, "--pr", "1")
+        assert (refused.exit_code, refused.document["verdict"]) == (1, "refused")
+        assert "differs only in line endings" in refused.stderr
+        assert scene.run("plan", "--base", base, "--pr", "1", "--normalise-line-endings").document["verdict"] == "ok"
