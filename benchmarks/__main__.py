@@ -48,8 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with daemon.docker_daemon() as engine:
             return _run(engine, words)
     except host.LabError as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
+        _say(str(error))
         return 1
+    except KeyboardInterrupt:
+        _say("interrupted; what was made is removed")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

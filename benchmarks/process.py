@@ -48,7 +48,12 @@ def run(name: str, argv: Sequence[str | Path], environment: Mapping[str, str], *
             stdout=out,
             stderr=said,
         )
-        _, status, used = os.wait4(process.pid, 0)
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            process.terminate()  # or it would go on making what is cleaned up meanwhile
+            process.wait()
+            raise
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -568,19 +568,13 @@ def _report(outcome: Outcome, inputs: Digest, started: str, engine: Engine, mirr
         started=started,
         finished=_now(),
         smoke_inputs=inputs,
-        smoke=tuple(check_record(check) for check in outcome.checks),
+        smoke=check_records(outcome.checks),
     )
 
 
-def check_record(check: Check) -> records.CheckRecord:
-    """Return a check as it is recorded."""
-    return records.CheckRecord(
-        name=check.name,
-        outcome=check.outcome,
-        message=check.message,
-        facts=dict(check.facts),
-        acknowledged=check.acknowledged,
-    )
+def check_records(checks: Iterable[Check]) -> tuple[records.CheckRecord, ...]:
+    """Return checks as they are recorded."""
+    return tuple(records.CheckRecord.model_validate(check) for check in checks)
 
 
 def _record_platform(shelf: Catalogue, made: Plan, doors: Doors) -> None:

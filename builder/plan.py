@@ -25,7 +25,6 @@ from builder.records import (
     DriftRecord,
     FileRecord,
     FinalFile,
-    FindingRecord,
     LayerRecord,
     Manifest,
     OverlayRecord,
@@ -147,12 +146,10 @@ def document(plan: Plan) -> PlanDocument:
         files=tuple(_file_record(result) for result in results),
         conflicts=tuple(record for result in results if result.is_blocking for record in _conflicts(result)),
         skipped=_skipped(plan.found.merged),
-        carried=tuple(_carried_record(entry) for entry in plan.found.carried),
+        carried=tuple(CarriedRecord.model_validate(entry) for entry in plan.found.carried),
         patches=tuple(_patch_record(patch, outcome) for patch, outcome in plan.found.patches),
-        findings=tuple(_finding_record(finding) for finding in plan.found.findings),
-        drift=tuple(
-            DriftRecord(path=d.path, lines=d.lines, definitions=tuple(d.definitions)) for d in plan.found.drift
-        ),
+        findings=tuple(FindingRecord.model_validate(finding) for finding in plan.found.findings),
+        drift=tuple(DriftRecord.model_validate(drift) for drift in plan.found.drift),
         not_checked=(*compat.NOT_CHECKED, *plan.found.unknown) if plan.found.is_checked else (),
         plan_digest=built.plan_digest if built else None,
         config_digest=built.config_digest if built else None,
@@ -406,19 +403,6 @@ def _skipped(merged: Iterable[Merged]) -> tuple[SkippedRecord, ...]:
     return tuple(SkippedRecord(path=path, reason=reason) for entry in merged for path, reason in entry.skipped)
 
 
-def _carried_record(entry: Carried) -> CarriedRecord:
-    return CarriedRecord.model_validate(
-        {
-            "path": entry.path,
-            "symbols": entry.symbols,
-            "from": entry.from_,
-            "outcome": entry.outcome,
-            "fact": entry.fact,
-            "reason": entry.reason,
-        }
-    )
-
-
 def _patch_record(patch: Patch, outcome: PatchOutcome) -> PatchRecord:
     return PatchRecord(
         id=patch.id,
@@ -432,20 +416,6 @@ def _patch_record(patch: Patch, outcome: PatchOutcome) -> PatchRecord:
         paths=outcome.paths,
         removes=outcome.removes or None,
         reason=outcome.reason,
-    )
-
-
-def _finding_record(finding: Finding) -> FindingRecord:
-    return FindingRecord(
-        kind=finding.kind,
-        path=finding.path,
-        line=finding.line,
-        symbol=finding.symbol,
-        guard=finding.guard,
-        base_has=finding.base_has,
-        introduced_by=finding.introduced_by,
-        message=finding.message,
-        acknowledged=finding.acknowledged,
     )
 
 

@@ -30,9 +30,9 @@ Verdict = Literal["ok", "already-present", "refused", "failed", "unknown", "erro
 
 
 class Record(BaseModel):
-    """A JSON object with exactly these keys."""
+    """A JSON object with exactly these keys; it may be taken from a value with attributes of the same names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, from_attributes=True)
 
 
 class PullRequestPin(Record):

@@ -20,7 +20,7 @@ def build_document(outcome: build.Outcome) -> records.BuildDocument:
     """Return a build as people script against it."""
     made = outcome.plan
     talk = plans.document(made).model_dump(exclude={"schema_", "verdict"})
-    checks = tuple(build.check_record(check) for check in outcome.checks)
+    checks = build.check_records(outcome.checks)
     image = outcome.image
     tag = str(outcome.tag)
     return records.BuildDocument.model_validate(
@@ -93,7 +93,7 @@ def smoke_image(
         verdict=build.checks_verdict(checks),
         notes=note,
         image=image.id,
-        checks=tuple(build.check_record(check) for check in checks),
+        checks=build.check_records(checks),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -49,18 +48,6 @@ def history_of(scene: Scene, reference: str) -> list[str]:
     return scene.engine.api.inspect_image(reference)["RootFS"]["Layers"]
 
 
-def read_file(scene: Scene, reference: str, path: str) -> bytes:
-    container = scene.engine.containers.create(reference, entrypoint=["/nothing"])
-    try:
-        stream, _ = container.get_archive(path)
-        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-            member = tar.extractfile(tar.getmembers()[0])
-            assert member is not None
-            return member.read()
-    finally:
-        container.remove()
-
-
 def test_a_build_is_the_base_plus_exactly_one_layer(scene, toy_base):
     base = toy_base(base_files())
     done = scene.build(base, "--pr", "1")
@@ -70,7 +57,7 @@ def test_a_build_is_the_base_plus_exactly_one_layer(scene, toy_base):
     assert above[:-1] == below
     assert above[-1] == done.document["layer"]["diff_id"]
     assert len(scene.engine.images.get(scene.tag).history()) == len(scene.engine.images.get(base).history()) + 1
-    assert read_file(scene, scene.tag, f"{ROOT}/sglang/srt/a.py").decode() == NEW_A
+    assert scene.read_file(f"{ROOT}/sglang/srt/a.py").decode() == NEW_A
     assert done.document["skipped"] == [{"path": "test/test_a.py", "reason": "test"}]
     outcomes = {check["name"]: check["outcome"] for check in done.document["smoke"]["checks"]}
     assert outcomes["imports"] == "pass"
@@ -80,7 +67,7 @@ def test_a_build_is_the_base_plus_exactly_one_layer(scene, toy_base):
 
 def test_the_manifest_in_the_image_is_what_the_document_says(scene, toy_base):
     done = scene.build(toy_base(base_files()), "--pr", "1")
-    data = read_file(scene, scene.tag, records.MANIFEST_PATH)
+    data = scene.read_file(records.MANIFEST_PATH)
     manifest = records.read(data, records.Manifest, "manifest")
     assert records.canonical(manifest) == data
     assert Digest.of(data) == done.document["manifest"]["digest"]
@@ -130,7 +117,7 @@ def test_two_pull_requests_stack_in_the_stated_order(scene, toy_base):
     base = toy_base(base_files())
     done = scene.build(base, "--pr", "1", "--pr", "2")
     assert done.document["verdict"] == "ok", done
-    assert read_file(scene, scene.tag, f"{ROOT}/sglang/srt/b.py").decode() == B.replace("f1", "added")
+    assert scene.read_file(f"{ROOT}/sglang/srt/b.py").decode() == B.replace("f1", "added")
     assert [pull["number"] for pull in done.document["pull_requests"]] == [1, 2]
 
 
@@ -381,10 +368,10 @@ class TestLineEndings:
         (patch,) = done.document["patches"]
         assert patch["raw_digest"] == Digest.of(self.crlf)
         assert patch["digest"] == Digest.of(self.patch.encode())
-        text = read_file(scene, scene.tag, f"{ROOT}/sglang/srt/a.py")
+        text = scene.read_file(f"{ROOT}/sglang/srt/a.py")
         assert b"return 'p'\n" in text
         assert b"\r" not in text
-        assert b"\r" not in read_file(scene, scene.tag, "/usr/share/overlay/patches/t/0001-x.patch")
+        assert b"\r" not in scene.read_file("/usr/share/overlay/patches/t/0001-x.patch")
 
     def test_a_lock_of_the_same_text_says_that_only_the_line_ends_differ(self, scene, toy_base):
         pull = {"repo": "sgl-project/sglang", "number": 1, "kind": "squash"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 import tarfile
@@ -98,7 +97,7 @@ def test_no_path_that_is_not_overlaid_changes(scene, tiny_base, tmp_path, ways):
     own = {path for path in before.keys() | again.keys() if before.get(path) != again.get(path)}
     own |= {".dockerenv", "dev", "etc", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf", "proc", "sys"}
     own |= {path for path in after if path.startswith("dev/")}
-    manifest = json.loads(scene_file(scene, records.MANIFEST_PATH))
+    manifest = json.loads(scene.read_file(records.MANIFEST_PATH))
     overlaid = {f"{base.package_parent}/{entry['path']}".lstrip("/"): entry for entry in manifest["result"]}
     ours = {path for path in after if path.startswith("usr/share/overlay")}
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
@@ -111,18 +110,6 @@ def test_no_path_that_is_not_overlaid_changes(scene, tiny_base, tmp_path, ways):
         else:
             assert (uid, gid) == (1000, 1000)
     assert scene.engine.images.get(scene.tag).attrs["Config"]["User"]
-
-
-def scene_file(scene: Scene, path: str) -> bytes:
-    container = scene.engine.containers.create(scene.tag, entrypoint=["/nothing"], network_mode="none")
-    try:
-        stream, _ = container.get_archive(path)
-        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-            member = tar.extractfile(tar.getmembers()[0])
-            assert member is not None
-            return member.read()
-    finally:
-        container.remove()
 
 
 class TestABaseFromARegistry:
@@ -157,7 +144,7 @@ class TestABaseFromARegistry:
         labels = scene.engine.images.get(scene.tag).labels
         assert labels["org.opencontainers.image.base.name"] == reference
         assert labels["org.opencontainers.image.base.digest"] == digest
-        assert registry.prefix not in json.dumps(json.loads(scene_file(scene, records.MANIFEST_PATH)))
+        assert registry.prefix not in json.dumps(json.loads(scene.read_file(records.MANIFEST_PATH)))
         assert done.document["image"]["id"] == done.document["config_digest"]
 
     def test_a_reference_that_does_not_exist_is_named_before_anything_is_pulled(self, scene, registry):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +83,18 @@ class Scene:
             return str(self.engine.images.get(reference).id)
         except docker.errors.ImageNotFound:
             return None
+
+    def read_file(self, path: str, reference: str | None = None) -> bytes:
+        """Read one file of an image, the built one unless another is named."""
+        container = self.engine.containers.create(reference or self.tag, entrypoint=["/nothing"], network_mode="none")
+        try:
+            stream, _ = container.get_archive(path)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+                member = tar.extractfile(tar.getmembers()[0])
+                assert member is not None
+                return member.read()
+        finally:
+            container.remove()
 
     def containers(self) -> list[str]:
         """List this run's containers."""
