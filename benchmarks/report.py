@@ -17,8 +17,8 @@ WITHOUT_SMOKE: Final = "build without smoke"
 PLAN: Final = "plan"
 
 _ROWS: Final = {
-    STEP: "look, load, tag; within the build",
-    WITHOUT_SMOKE: "whole process: plan, look, load, tag",
+    STEP: "what follows the plan: look, load, tag",
+    WITHOUT_SMOKE: "whole process: plan and build step",
     PLAN: "whole process",
 }
 _NO_GROWTH: Final = 1.25
@@ -35,10 +35,15 @@ class Whole:
 
 @dataclass(frozen=True)
 class Measured:
-    """All rounds: base -> measure -> what each round took; `steps` are the parts of the builds without smoke."""
+    """All rounds: base -> measure -> what each round took.
+
+    `pairs` are the seconds of the build step alone and of `docker build`, in turns; `steps` are the parts of the builds
+    without smoke.
+    """
 
     bytes: Mapping[str, int]
     taken: Mapping[str, Mapping[str, Sequence[Taken]]]
+    pairs: Mapping[str, Sequence[tuple[float, float]]]
     steps: Mapping[str, Sequence[Mapping[str, float]]]
     whole: Mapping[str, Whole]
     helps: Sequence[Taken]
@@ -47,14 +52,15 @@ class Measured:
     client: bool
 
     def seconds(self, base: str, measure: str) -> list[float]:
-        """Return the seconds of each round; of the build step, those after the plan."""
+        """Return the seconds of each round; of the build step, those of each pair."""
         if measure == STEP:
-            return [sum(steps.values()) - steps["plan"] for steps in self.steps[base]]
+            return [step for step, _ in self.pairs[base]]
         return [taken.seconds for taken in self.taken[base][measure]]
 
     def to_docker_build(self, base: str, measure: str) -> Figure:
-        """Return the ratio to the `docker build` of the same round."""
-        return ratio(self.seconds(base, measure), self.seconds(base, BY_HAND))
+        """Return the ratio to the `docker build` of the same round or pair."""
+        by_hand = [hand for _, hand in self.pairs[base]] if measure == STEP else self.seconds(base, BY_HAND)
+        return ratio(self.seconds(base, measure), by_hand)
 
     def growth(self, measure: str) -> Figure | None:
         """Return the seconds on the largest base by those on the smallest; None where there is only one."""
@@ -160,6 +166,7 @@ def document(measured: Measured) -> Mapping[str, object]:
             "seconds": {
                 measure: {base: measured.seconds(base, measure) for base in bases} for measure in (BY_HAND, *_ROWS)
             },
+            "pairs": {base: list(pairs) for base, pairs in measured.pairs.items()},
             "steps": {base: list(steps) for base, steps in measured.steps.items()},
             "processes": {
                 base: {

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
-import tarfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from posixpath import basename
-from typing import Final
+from typing import Any, Final
 
 import docker
 from docker.errors import ImageNotFound
 
-from benchmarks import process
+from benchmarks import by_hand, process
 from benchmarks.process import Taken
-from tests.lab import host
 from tests.lab.upstream_repo import PULL_REQUEST
-
-_COMMAND: Final = "builder.cli:main"
 
 
 @dataclass
@@ -37,11 +29,10 @@ class Subject:
     upstream: Path
     draft: Path
     scratch: Path
-    tag: str
     steps: list[Mapping[str, float]] = field(default_factory=list)
-    """The seconds of each step of each `build_step`."""
-    images: set[str] = field(default_factory=set)
-    ways: set[str] = field(default_factory=set)
+    """The seconds of each step of each build without smoke."""
+    images: set[tuple[str, str]] = field(default_factory=set)
+    """What those builds made, and the way the engine took the layer: one and the same each time."""
 
     @property
     def size(self) -> int:
@@ -54,121 +45,93 @@ class Subject:
         folders = {f"XDG_{kind}_HOME": str(self.scratch / kind.lower()) for kind in ("CACHE", "STATE")}
         return {**kept, **folders, "GIT_ALLOW_PROTOCOL": "file"}
 
-    # -- the tool
+    def prepare(self) -> None:
+        """Warm the caches up, and write what `docker build` builds: the same files, which is proved."""
+        layer = self.scratch / "layer.tar"
+        self._build_step("--layer", str(layer))
+        by_hand.write_context(self._context, self.base, layer.read_bytes())
+        with self._removed(self._by_hand):
+            by_hand.build(self.engine, self._context, self._by_hand)
+            by_hand.prove_same_files(self.engine, self.base, self._by_hand, layer.read_bytes())
+        self.plan()
+
+    def docker_build(self) -> Taken:
+        """Run `docker build` of the same files."""
+        with self._removed(self._by_hand):
+            return by_hand.build(self.engine, self._context, self._by_hand)
+
+    def build_without_smoke(self) -> Taken:
+        """Run the pipeline's plan, load and tag in a process of its own."""
+        taken, told = self._build_step()
+        self.steps.append(told["steps"])
+        self.images.add((told["image"], told["way"]))
+        return taken
+
+    def pairs(self, count: int) -> Sequence[tuple[float, float]]:
+        """Return (build step, docker build) in seconds, in turns: what follows the plan beside the same by hand."""
+        _, told = self._build_step("--pairs", str(count), "--context", str(self._context))
+        return [(ours, theirs) for ours, theirs in told["pairs"]]
 
     def plan(self) -> Taken:
         """Run `overlay plan`."""
         return self._overlay("plan")
 
-    def build_step(self, layer: Path | None = None) -> Taken:
-        """Run a build without the smoke test."""
-        arguments: list[str | Path] = ["--base", self.base, "--tag", self.tag, "--pr", str(PULL_REQUEST)]
-        arguments += ["--catalogue", self.catalogue, "--upstream", self.upstream, "--cache", self.scratch / "cache"]
-        arguments += ["--layer", layer] if layer else []
-        try:
-            taken = process.run_python("benchmarks.build_step:main", arguments, self.environment, cwd=self.scratch)
-        finally:
-            self._remove(self.tag)
-        told = json.loads(taken.stdout)
-        self.steps.append(told["steps"])
-        self.images.add(told["image"])
-        self.ways.add(told["way"])
-        return taken
-
     def whole_builds(self) -> tuple[Taken, Taken]:
         """Run `overlay build` with its smoke test, and again when the image is there."""
-        words = ("--draft", str(self.draft), "--tag", self.tag)
-        try:
-            return self._overlay("build", *words), self._overlay("build", *words)
-        finally:
-            self._remove(self.tag)
+        words = ("build", "--draft", str(self.draft), "--tag", self._tag)
+        with self._removed(self._tag):
+            return self._overlay(*words), self._overlay(*words)
+
+    def help(self) -> Taken:
+        """Run `overlay --help`."""
+        return process.run_python("builder.cli:main", ["--help"], self.environment, cwd=self.scratch)
 
     def profile(self, out: Path) -> None:
         """Run `overlay plan` under cProfile."""
         environment = {**self.environment, "OVERLAY_BENCHMARK_PROFILE": str(out)}
-        process.run_python("benchmarks.profiled:main", self._words("plan"), environment, cwd=self.scratch)
+        words = ["plan", *self._settings, "--json"]
+        process.run_python("benchmarks.profiled:main", words, environment, cwd=self.scratch)
 
-    def _overlay(self, command: str, *more: str) -> Taken:
-        return process.run_python(_COMMAND, self._words(command, *more), self.environment, cwd=self.scratch)
+    @property
+    def _tag(self) -> str:
+        return f"{self.base}-overlaid"
 
-    def _words(self, command: str, *more: str) -> Sequence[str | Path]:
-        settings: list[str | Path] = ["--catalogue", self.catalogue, "--upstream", self.upstream]
-        return [command, "--base", self.base, "--pr", str(PULL_REQUEST), *more, *settings, "--json"]
-
-    # -- by hand
-
-    def write_context(self) -> None:
-        """Write the Dockerfile that people write, and the files of the tool's own layer: one COPY of them all."""
-        layer = self.scratch / "layer.tar"
-        self.build_step(layer)
-        files = self._context / "files"
-        for path, data in _files(layer.read_bytes()).items():
-            target = files / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-        (self._context / "Dockerfile").write_text(f"FROM {self.base}\nCOPY files/ /\n")
+    @property
+    def _by_hand(self) -> str:
+        return f"{self.base}-by-hand"
 
     @property
     def _context(self) -> Path:
         return self.scratch / "context"
 
-    def docker_build(self) -> Taken:
-        """Run `docker build`; where there is no such command, the engine's build alone, without a client's time."""
-        try:
-            return self._docker_build()
-        finally:
-            self._remove(self._by_hand)
-
     @property
-    def _by_hand(self) -> str:
-        return f"{self.tag}-by-hand"
+    def _settings(self) -> Sequence[str]:
+        folders = ("--catalogue", str(self.catalogue), "--upstream", str(self.upstream))
+        return ["--base", self.base, "--pr", str(PULL_REQUEST), *folders]
 
-    def _docker_build(self) -> Taken:
-        if client := shutil.which("docker"):
-            argv = [client, "build", "--quiet", "--no-cache", "--tag", self._by_hand, str(self._context)]
-            return process.run("docker build", argv, self.environment, cwd=self.scratch)
-        start = time.perf_counter()
-        self.engine.images.build(path=str(self._context), tag=self._by_hand, nocache=True, rm=True)
-        return Taken(time.perf_counter() - start, 0.0, 0, "")
+    def _overlay(self, *words: str) -> Taken:
+        argv = [*words, *self._settings, "--json"]
+        return process.run_python("builder.cli:main", argv, self.environment, cwd=self.scratch)
 
-    def prove_same_files(self) -> None:
-        """Raise LabError unless the image made by hand holds the bytes of the tool's layer, in one layer more."""
+    def _build_step(self, *more: str) -> tuple[Taken, Mapping[str, Any]]:
+        words = [*self._settings, "--tag", self._tag, "--cache", str(self.scratch / "cache"), *more]
+        with self._removed(self._tag, f"{self._tag}-by-hand"):
+            taken = process.run_python("benchmarks.build_step:main", words, self.environment, cwd=self.scratch)
+        return taken, json.loads(taken.stdout)
+
+    @contextmanager
+    def _removed(self, *names: str) -> Iterator[None]:
         try:
-            self._docker_build()
-            layers = [self.engine.images.get(name).attrs["RootFS"]["Layers"] for name in (self.base, self._by_hand)]
-            if layers[1][:-1] != layers[0]:
-                raise host.LabError("docker build did not add exactly one layer")
-            self._compare(_files((self.scratch / "layer.tar").read_bytes()))
+            yield
         finally:
-            self._remove(self._by_hand)
-
-    def _compare(self, wanted: Mapping[str, bytes]) -> None:
-        container = self.engine.containers.create(self._by_hand, ["true"], network_mode="none")
-        try:
-            for path, data in wanted.items():
-                stream, _ = container.get_archive(f"/{path}")
-                if _files(b"".join(stream)).popitem()[1] != data:
-                    raise host.LabError(f"docker build put another {path} into its image")
-        finally:
-            container.remove()
-
-    def _remove(self, name: str) -> None:
-        with suppress(ImageNotFound):
-            self.engine.images.remove(name, force=True)
+            for name in names:
+                with suppress(ImageNotFound):
+                    self.engine.images.remove(name, force=True)
 
 
-Measure = Callable[[Subject], Taken]
-
-MEASURES: Final[Mapping[str, Measure]] = {
+MEASURES: Final[Mapping[str, Callable[[Subject], Taken]]] = {
     "docker build": Subject.docker_build,
-    "build without smoke": Subject.build_step,
+    "build without smoke": Subject.build_without_smoke,
     "plan": Subject.plan,
 }
-"""What is measured in every round, in this order at first: what is compared stands side by side."""
-
-
-def _files(tar: bytes) -> dict[str, bytes]:
-    """Return path -> bytes of a tar's files, whiteouts left out."""
-    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
-        entries = [entry for entry in archive if entry.isreg() and not basename(entry.name).startswith(".wh.")]
-        return {entry.name: file.read() for entry in entries if (file := archive.extractfile(entry))}
+"""What is measured in every round."""

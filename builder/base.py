@@ -60,11 +60,15 @@ class Sources:
 def named(name: str, catalogue: Catalogue) -> FolderBase | tuple[ImageRef, Image | None]:
     """Read a base's name: `dir:PATH`, a catalogue alias, or an image reference. Nothing is asked of anybody."""
     if name.startswith(FOLDER):
+        if name == FOLDER:
+            raise InputError("--base", "dir: names no folder", hint="write dir:PATH, for example dir:.")
         path = Path(name.removeprefix(FOLDER)).expanduser()
         return FolderBase(name, path)
     if name in catalogue.image_names():
         image = catalogue.image(name)
         return ImageRef.parse(image.reference), image
+    if name.startswith(("/", ".", "~")):
+        raise InputError("--base", f"{name!r} looks like a folder", hint=f"write dir:{name}")
     is_bare_word = not any(mark in name for mark in ":/@.")
     if is_bare_word:
         catalogue.image(name)  # raises, naming the closest alias

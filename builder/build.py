@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from builder.catalogue import Catalogue, Overlay
 from builder.checkpoint import Checkpoint, PublishedDraft
 from builder.doors import Engine, Progress, Upstream
 from builder.errors import InputError, Refused, Unavailable
-from builder.merge import BaseFile, FileResult, Merged, Sides, Subject, merge_pull_request
+from builder.merge import BaseFile, FileResult, Merged, Sides, Subject, merge_pull_request, refuse_strangers
 from builder.model import (
     Check,
     Digest,
@@ -34,6 +35,7 @@ from builder.model import (
 )
 from builder.plan import Edit, Findings, Plan
 from builder.records import PROJECT, Lock, Report, canonical, write_atomic
+from builder.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     alias = named[1].alias if isinstance(named, tuple) and named[1] else None
     choice = catalogue.choose(shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias)
     overlay, notes = choice.overlay, [choice.note]
+    refuse_unknown_checks(overlay)
     series = _load_patches(shelf, overlay, is_normalising=request.is_normalising)
     lock = _read_lock(shelf, overlay, series)
     # Whatever is wrong with the names is said before anything is fetched or pulled.
@@ -114,7 +117,7 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     pulls = [_resolve(upstream, overlay, number, lock, request) for number in overlay.pull_requests]
     if isinstance(base, ImageBase):
         base, tree = _pulled_tree(base, overlay, request, doors)
-        notes += base.notes
+        notes += [*base.notes, *_lineage_notes(base, lock)]
     overlay, series, notes = _admitted(overlay, series, alias, tree, request, notes)
     found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
     present = plans.is_present(found.merged) and not request.is_forced
@@ -124,8 +127,19 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     return plans.with_bytes(made, max(pull.committed for pull in pulls)) if is_buildable else made
 
 
+def refuse_unknown_checks(overlay: Overlay) -> None:
+    """Refuse an acknowledgement of a check or a kind that nobody knows: it would settle nothing, silently."""
+    where = f"overlays/{overlay.name}.toml: acknowledge"
+    for entry in overlay.acknowledge:
+        for key, word, known in (("check", entry.check, smoke.CHECKS), ("kind", entry.kind, compat.KINDS)):
+            if word is not None and word not in known:
+                hint = f"one of: {', '.join(known)}"
+                raise InputError(where, f"{key}: there is no {word!r}{did_you_mean(word, known)}", hint=hint)
+
+
 def build(request: Request, wanted: Wanted, shelf: Catalogue, doors: Doors) -> Outcome:
     """Run the whole pipeline; the tag moves last, and only after the smoke test."""
+    _refuse_wishes(wanted)
     made = make_plan(request, shelf, doors)
     if not isinstance(made.base, ImageBase):
         raise InputError(made.base.name, "is a folder; an image is built on an image", hint="use plan for a folder")
@@ -140,34 +154,57 @@ def build(request: Request, wanted: Wanted, shelf: Catalogue, doors: Doors) -> O
     return outcome
 
 
+def _refuse_wishes(wanted: Wanted) -> None:
+    """Refuse what could only fail at the end, before any work is done."""
+    if wanted.tag is not None and wanted.tag.digest is not None:
+        raise InputError(
+            "--tag", f"{wanted.tag} is pinned by digest and cannot be a tag", hint="leave @sha256:... away"
+        )
+    report = wanted.report
+    if report is None:
+        return
+    folder = report.parent
+    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        message = f"{report} cannot be written: it is a folder, or its folder is missing or read-only"
+        raise InputError("--report", message, hint="give a file in an existing folder that you may write to")
+
+
 def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, doors: Doors) -> Outcome:
     assert made.built is not None
     started = _now()
     inputs = smoke_inputs(made, wanted)
     known = same_image(engine, made)
-    if known is not None and (checks := _earlier_checks(wanted.state, known, inputs)) is not None:
+    earlier = _earlier_report(wanted.state, known, inputs) if known is not None else None
+    if known is not None and earlier is not None:
         doors.say(f"an identical image exists ({known.id}); it is reused, with the smoke test of its build")
+        path = wanted.report or report_path(wanted.state, known.id, inputs)
+        write_atomic(path, canonical(earlier.model_copy(update={"tag": str(tag)})))
         engine.tag(known.id, tag)
-        return Outcome(made, known, tag, "reused", is_reused=True, checks=checks)
+        checks = tuple(Check(c.name, c.outcome, c.message, c.facts, c.acknowledged) for c in earlier.smoke)
+        return Outcome(made, known, tag, "reused", is_reused=True, checks=checks, report=path)
     image, way = (known, "reused") if known is not None else _load(made, engine)
     doors.say("smoke test: the image imports the modules and loads the draft's names (imports may take half a minute)")
+    # The state folder's copy tells a later run of the same build that its smoke test was done.
+    kept = report_path(wanted.state, image.id, inputs)
+    path = wanted.report or kept
     try:
-        checks = _smoke(made, image, wanted, engine)
+        outcome = Outcome(
+            made, image, tag, way, is_reused=known is not None, checks=_smoke(made, image, wanted, engine), report=path
+        )
+        report = canonical(_report(outcome, inputs, started, engine, doors.sources().mirror))
+        for place in {path, kept}:
+            write_atomic(place, report)
+        if outcome.verdict == "ok":
+            engine.tag(image.id, tag)
+            return outcome
     except BaseException:
+        # No report may claim a tag that was not given.
+        for place in {path, kept}:
+            place.unlink(missing_ok=True)
         engine.remove(image.id)
         raise
-    outcome = Outcome(made, image, tag, way, is_reused=known is not None, checks=checks)
-    report = _report(outcome, inputs, started, engine, doors.sources().mirror)
-    # The state folder's copy tells a later run of the same build that its smoke test was done.
-    kept = report_path(wanted.state, image.id)
-    path = wanted.report or kept
-    for place in {path, kept}:
-        write_atomic(place, canonical(report))
-    if outcome.verdict != "ok":
-        engine.remove(image.id)
-        return replace(outcome, image=None, tag=None, report=path)
-    engine.tag(image.id, tag)
-    return replace(outcome, report=path)
+    engine.remove(image.id)
+    return replace(outcome, image=None, tag=None)
 
 
 def _load(made: Plan, engine: Engine) -> tuple[LocalImage, str]:
@@ -185,11 +222,14 @@ def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, 
     lock = records.read_lock(path)
     if lock is None:
         return None
+    if lock.overlay != overlay.name:
+        message = f"is the lock of {lock.overlay!r}, not of {overlay.name!r}"
+        raise InputError(path.name, f"overlay: {message}", hint="rename the file, or mend its key 'overlay'")
     pinned = {pin.id: pin.digest for pin in lock.patches}
     actual = {patch.id: patch for patch in series}
     facts = [_patch_difference(key, pinned.get(key), actual.get(key)) for key in sorted(pinned.keys() | actual.keys())]
     if differing := [fact for fact in facts if fact]:
-        hint = f"review the patches, then lock them again ({path.name})"
+        hint = f"review the patches, then write their digests into {path.name}"
         raise Refused(path.name, "the compat patches are not those that were locked", facts=differing, hint=hint)
     return lock
 
@@ -235,6 +275,21 @@ def _pulled_tree(base: ImageBase, overlay: Overlay, request: Request, doors: Doo
     doors.say(f"reading {overlay.package} from {present.reference}")
     tree = source_tree.extract(sources.engine, present.local, package=overlay.package, live_root=live_root)
     return present, tree
+
+
+def _lineage_notes(base: ImageBase, lock: Lock | None) -> list[str]:
+    """Say what a person would be surprised by: a base that is itself an overlay, or one that the lock does not pin."""
+    notes = []
+    labels = base.local.labels if base.local else {}
+    if f"{PROJECT}.plan-digest" in labels:
+        below = labels.get("org.opencontainers.image.base.name", "another image")
+        numbers = labels.get(f"{PROJECT}.pull-requests", "")
+        notes.append(
+            f"{base.reference} was itself built by this tool on {below} with {numbers}; build on {below} instead"
+        )
+    if lock is not None and lock.base(base.alias, base.reference.repository_and_tag) is None:
+        notes.append(f"the lock of {lock.overlay} does not pin {base.reference}: its tag decides")
+    return notes
 
 
 def _admitted(
@@ -289,6 +344,7 @@ def _compose(
         doors.say(f"merging {pull}")
         merged.append(merge_pull_request(upstream.changes(pull), subject))
         edits.update(_edits(merged[-1].files))
+    refuse_strangers(overlay, merged)
     found = Findings(merged=tuple(merged))
     if any(result.is_blocking for entry in merged for result in entry.files):
         return found, edits
@@ -315,6 +371,8 @@ def _fit(
     edits = edits | {path: Edit(data, _mode(edits, path)) for path, data in outcome.edits.items()}
     edits = {path: edit for path, edit in edits.items() if not _is_untouched(tree, path, edit)}
     found = replace(found, carried=carried, patches=tuple(zip(series, outcome.outcomes, strict=True)))
+    if outcome.is_rejected or any(entry.outcome == "rejected" for entry in carried):
+        return found, edits  # none of the patches is on the tree, so findings would be about their absence
     before = compat.Tree(tree.paths, tree.read)
     removed = {path for path, edit in edits.items() if edit.data is None}
     after = compat.Tree(frozenset(paths - removed), _reader(tree, edits))
@@ -533,21 +591,20 @@ def _headers(checkpoint: Checkpoint | None) -> object:
     return [checkpoint.name, tensors, checkpoint.config, checkpoint.separate_quantization]
 
 
-def report_path(state: Path, image: Digest) -> Path:
-    """Return where the build report of an image stands in the user's state folder."""
-    return state / "reports" / f"{image.hex}.json"
+def report_path(state: Path, image: Digest, inputs: Digest) -> Path:
+    """Return where the build report of an image and its smoke test's inputs stands in the user's state folder."""
+    return state / "reports" / f"{image.hex}-{inputs.hex[:16]}.json"
 
 
-def _earlier_checks(state: Path, image: LocalImage, inputs: Digest) -> tuple[Check, ...] | None:
-    """Return the checks of an earlier build of this very image with these very inputs, if they passed."""
-    path = report_path(state, image.id)
+def _earlier_report(state: Path, image: LocalImage, inputs: Digest) -> Report | None:
+    """Return the report of an earlier build of this very image with these very inputs, if it passed."""
+    path = report_path(state, image.id, inputs)
     try:
         report = records.read(path.read_bytes(), Report, path.name)
     except (OSError, InputError):
         return None
-    if report.verdict != "ok" or report.smoke_inputs != inputs or report.image_id != image.id:
-        return None
-    return tuple(Check(c.name, c.outcome, c.message, c.facts, c.acknowledged) for c in report.smoke)
+    is_same = report.verdict == "ok" and report.smoke_inputs == inputs and report.image_id == image.id
+    return report if is_same else None
 
 
 def _report(outcome: Outcome, inputs: Digest, started: str, engine: Engine, mirror: str | None) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -122,6 +123,26 @@ class Acknowledge(_Section):
         return self
 
 
+_MOST_NAMES = 100_000
+
+
+def _pattern(text: str) -> str:
+    pieces = re.split(r"\{([^{}]*)\}", text)
+    if any("{" in piece or "}" in piece for piece in pieces):
+        raise ValueError("has a brace without its other one")
+    sizes = [_choice_count(piece) for piece in pieces[1::2]]
+    if 0 in sizes or math.prod(sizes) > _MOST_NAMES:
+        raise ValueError(f"choices are {{first-last}} or {{one,other}}, {_MOST_NAMES} names at most")
+    return text
+
+
+def _choice_count(text: str) -> int:
+    span = re.fullmatch(r"(\d+)-(\d+)", text)
+    if span:
+        return max(0, int(span[2]) - int(span[1]) + 1)
+    return text.count(",") + 1 if all(text.split(",")) and "-" not in text else 0
+
+
 class Draft(_Section):
     """The published draft checkpoint: config fields, tensor names and shapes, as its repository shows them.
 
@@ -129,9 +150,9 @@ class Draft(_Section):
     """
 
     checkpoint: str
-    dtype: str
+    dtype: Literal["BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "U8", "I8"]
     config: dict[str, Any]
-    tensors: dict[str, Annotated[tuple[int, ...], Field(strict=False)]]
+    tensors: dict[Annotated[str, AfterValidator(_pattern)], Annotated[tuple[int, ...], Field(strict=False)]]
 
     def expanded(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor name with its shape."""
@@ -159,7 +180,7 @@ class Overlay(_Section):
     upstream: str = "sgl-project/sglang"
     package: str = "sglang"
     upstream_prefix: str = "python/"
-    pull_requests: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
+    pull_requests: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(strict=False, min_length=1)]
     bases: tuple[str, ...] = Field(default=(), strict=False)
     file: tuple[FileRule, ...] = Field(default=(), strict=False)
     leave_out: tuple[LeaveOut, ...] = Field(default=(), strict=False)
@@ -250,22 +271,33 @@ class Catalogue:
     is_packaged: bool
 
     def settings(self) -> Settings:
-        """Read `overlay.toml`; everything unset if there is none."""
+        """Read `overlay.toml`; everything unset if there is none. A relative upstream path starts at the folder."""
         path = self.folder / "overlay.toml"
-        return _read(path, Settings) if path.exists() else Settings()
+        found = _read(path, Settings) if path.exists() else Settings()
+        if found.upstream and (self.folder / found.upstream).exists():
+            return found.model_copy(update={"upstream": str(self.folder / found.upstream)})
+        return found
 
     def overlay_names(self) -> list[str]:
         """List the definitions' names."""
-        return sorted(path.stem for path in (self.folder / "overlays").glob("*.toml"))
+        return _names(self.folder / "overlays")
 
     def image_names(self) -> list[str]:
         """List the base aliases."""
-        return sorted(path.stem for path in (self.folder / "images").glob("*.toml"))
+        return _names(self.folder / "images")
 
     def overlay(self, name: str) -> Overlay:
         """Read one definition; InputError names file, key and line."""
         path = _named(self.folder / "overlays", name, "overlay", self.overlay_names())
-        return _read(path, Overlay).model_copy(update={"name": name})
+        overlay = _read(path, Overlay).model_copy(update={"name": name})
+        aliases = self.image_names()
+        for entry in overlay.bases:
+            if is_base_alias(entry) and entry not in aliases:
+                line = line_of(path.read_text(encoding="utf-8"), ("bases",))
+                message = f"bases: the catalogue has no base {entry!r}{did_you_mean(entry, aliases)}"
+                hint = f"add images/{entry}.toml, or mend the name; a predicate holds a space"
+                raise InputError(f"overlays/{name}.toml:{line}", message, hint=hint)
+        return overlay
 
     def image(self, alias: str) -> Image:
         """Read one base; InputError names file, key and line."""
@@ -286,6 +318,10 @@ class Catalogue:
     def lock_path(self, name: str) -> Path:
         """Return where the lock of a definition stands."""
         return self.folder / "overlays" / f"{name}.lock.json"
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.toml") if not path.name.startswith("."))
 
 
 def find(explicit: Path | None, start: Path) -> Catalogue:
@@ -443,9 +479,14 @@ def choose(
         return Choice(_chosen_by_name(catalogue, numbers, name, bare=bare), f"definition {name}, as asked for")
     if not numbers:
         raise InputError("arguments", "neither a pull request nor a definition is given", hint="give --pr or --overlay")
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise InputError(
+            "--pr", f"{twice[0]} is given twice", hint="give each pull request once, in the order to stack"
+        )
     if bare:
         return Choice(bare_overlay(numbers), "no definition, as asked for: every runtime file is merged")
-    fitting = [o for o in map(catalogue.overlay, catalogue.overlay_names()) if o.pull_requests == numbers]
+    known = [catalogue.overlay(name) for name in catalogue.overlay_names()]
+    fitting = [overlay for overlay in known if overlay.pull_requests == numbers]
     admitted = [overlay for overlay in fitting if may_admit(overlay, alias)]
     if len(admitted) > 1:
         names = ", ".join(overlay.name for overlay in admitted)
@@ -455,9 +496,12 @@ def choose(
     if fitting:
         names = ", ".join(overlay.name for overlay in fitting)
         return Choice(bare_overlay(numbers), f"definition {names} does not admit this base and is not used")
-    return Choice(
-        bare_overlay(numbers), "no definition lists exactly these pull requests: every runtime file is merged"
-    )
+    reordered = [overlay.name for overlay in known if sorted(overlay.pull_requests) == sorted(numbers)]
+    if reordered:
+        note = f"definition {reordered[0]} lists these pull requests in another order and is not used"
+    else:
+        note = "no definition lists exactly these pull requests: every runtime file is merged"
+    return Choice(bare_overlay(numbers), note)
 
 
 def _chosen_by_name(catalogue: Catalogue, numbers: tuple[int, ...], name: str, *, bare: bool) -> Overlay:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from builder import __version__
-from builder.errors import InputError, OverlayError
+from builder.errors import InputError, OverlayError, Unavailable
 
 if TYPE_CHECKING:
     from builder.build import Doors, Request
@@ -32,9 +32,11 @@ Exit codes:
   2    fix your input
   3    unavailable: engine, network, registry, forge or git; try again
   70   a bug of ours
-  130  interrupted
+  130  interrupted (143: by SIGTERM)
 """
 
+_DOCUMENTED = ("plan", "build", "smoke", "audit", "list")
+_PIPE_WIDTH = 100_000
 _VERDICT_EXIT = {"ok": 0, "already-present": 0, "refused": 1, "failed": 1, "unknown": 1}
 _SETTING_KEYS = ("catalogue", "upstream", "upstream_branch", "forge", "registry_mirror", "json", "debug", "quiet")
 
@@ -68,7 +70,7 @@ def _global_options(function: _F) -> _F:
         ),
         click.option("--json", is_flag=True, default=None, help="Print one JSON document on stdout [OVERLAY_JSON]."),
         click.option("--debug", is_flag=True, default=None, help="Show tracebacks [OVERLAY_DEBUG]."),
-        click.option("--quiet", is_flag=True, default=None, help="No progress and notes [OVERLAY_QUIET]."),
+        click.option("--quiet", is_flag=True, default=None, help="No progress and talk on stderr [OVERLAY_QUIET]."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -324,6 +326,9 @@ def _sources(settings: Settings, shelf: Catalogue) -> Any:
     from builder.registry import HttpRegistry
 
     mirror = settings.registry_mirror or shelf.settings().registry_mirror
+    if mirror and "://" in mirror:
+        hint = f"write {mirror.partition('://')[2]}"
+        raise InputError("registry-mirror", f"{mirror} has a scheme; it is host[:port][/path]", hint=hint)
     return Sources(engine.connect(), HttpRegistry(), mirror, _cache_folder())
 
 
@@ -371,11 +376,16 @@ class _Talk:
 def _answer(settings: Settings, document: Document, rendered: Callable[[], Any]) -> int:
     """Print the document or its rendering, and return the exit code of its verdict."""
     if settings.json:
-        click.echo(json.dumps(document.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False))
+        body = document.model_dump(mode="json", by_alias=True)
+        first = {"schema": body.pop("schema"), "verdict": body.pop("verdict")}
+        click.echo(json.dumps({**first, **body}, indent=2, ensure_ascii=False))
     else:
         from rich.console import Console
 
-        Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(rendered())
+        # A pipe gets whole lines: a path that is broken in two cannot be searched for.
+        width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
+        is_plain = bool(os.environ.get("NO_COLOR"))
+        Console(highlight=False, width=width, color_system=None if is_plain else "auto").print(rendered())
     return _VERDICT_EXIT[document.verdict]
 
 
@@ -396,6 +406,14 @@ class _Stopped(BaseException):
     """A signal asked for the end."""
 
 
+class _Ended(OverlayError):
+    """The end that somebody asked for, as an answer."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__("signal", message, hint="run the same command again")
+        self.exit_code = exit_code
+
+
 def _run(arguments: list[str]) -> int:
     is_json = "--json" in arguments or os.environ.get("OVERLAY_JSON", "").lower() not in ("", "0", "false", "no")
     is_debug = "--debug" in arguments or os.environ.get("OVERLAY_DEBUG", "").lower() not in ("", "0", "false", "no")
@@ -408,16 +426,21 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         return _fail(error, command, is_json=is_json)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("overlay: interrupted", err=True)
-        return 130
+        return _fail(_Ended("interrupted", 130), command, is_json=is_json)
     except _Stopped:
-        click.echo("overlay: stopped", err=True)
-        return 128 + signal.SIGTERM
+        return _fail(_Ended("stopped by SIGTERM", 128 + signal.SIGTERM), command, is_json=is_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
     except click.ClickException as error:
         hint = f"overlay {command} --help" if command != "overlay" else "overlay --help"
         return _fail(InputError("arguments", error.format_message(), hint=hint), command, is_json=is_json)
     except BrokenPipeError:
         return 141
+    except OSError as error:
+        where = str(error.filename or "output")
+        failed = Unavailable(where, error.strerror or str(error), hint="free space, or mend the path or its rights")
+        return _fail(failed, command, is_json=False)
     except Exception as error:
         if is_debug:
             traceback.print_exc()
@@ -438,5 +461,6 @@ def _fail(error: OverlayError, command: str, *, is_json: bool) -> int:
     if is_json:
         body = {"where": error.where, "message": error.message, "hint": error.hint, "facts": list(error.facts)}
         verdict = "refused" if error.exit_code == 1 else "error"
-        click.echo(json.dumps({"schema": f"overlay.{command}/1", "verdict": verdict, "error": body}, indent=2))
+        name = command if command in _DOCUMENTED else "error"
+        click.echo(json.dumps({"schema": f"overlay.{name}/1", "verdict": verdict, "error": body}, indent=2))
     return error.exit_code

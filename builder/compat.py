@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, get_args
 
 from builder.errors import InputError
 from builder.model import ReadTree, Tree
@@ -25,6 +25,8 @@ __all__ = ["NOT_CHECKED", "Drift", "Finding", "Result", "Tree", "check", "drift"
 Kind = Literal[
     "module-missing", "name-missing", "attribute-missing", "signature", "config-leaf-missing", "reverse", "semantic"
 ]
+KINDS: tuple[str, ...] = (*get_args(Kind), "needs-build")
+"""What an acknowledgement may name: the kinds of findings, and files that need a build."""
 
 NOT_CHECKED: tuple[Kind, ...] = ("attribute-missing", "signature", "config-leaf-missing", "semantic")
 """Kinds that no rule of this version looks for: their absence from a plan says nothing."""

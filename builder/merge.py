@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
 from builder.catalogue import FileRule, Overlay, matches_blob
-from builder.errors import OverlayError
+from builder.errors import InputError, OverlayError
 from builder.model import Change, Merge3, Oid, PullRequest, Region
 from builder.presence import Evidence, Versions, judge
+from builder.suggest import did_you_mean
 
 State = Literal[
     "unchanged",
@@ -137,6 +138,8 @@ class Merged:
     presence: Literal["exact", "changed", "absent", "unknown"]
     files: tuple[FileResult, ...]
     skipped: tuple[tuple[str, str], ...] = field(default=())
+    runtime_paths: frozenset[str] = frozenset()
+    """Every package path that the pull request changes at run time, put on or not."""
 
 
 def classify(change: Change, overlay: Overlay) -> tuple[Literal["runtime", "outside-runtime", "needs-build"], str]:
@@ -195,7 +198,22 @@ def merge_pull_request(changes: Collection[Change], subject: Subject) -> Merged:
             continue
         files.append(_merge_file(change, path, versions, evidence, subject))
     wanted = () if is_settled else tuple(others)
-    return Merged(subject.pull_request, presence, (*files, *wanted), tuple(skipped))
+    paths = frozenset(package_path(change.path, subject.overlay) for change in runtime)
+    return Merged(subject.pull_request, presence, (*files, *wanted), tuple(skipped), paths)
+
+
+def refuse_strangers(overlay: Overlay, merged: Sequence[Merged]) -> None:
+    """Refuse a definition that names files which none of its pull requests changes: a typo there would be silent."""
+    known = frozenset(path for entry in merged for path in entry.runtime_paths)
+    named = [("file", rule.path) for rule in overlay.file] + [("leave-out", entry.path) for entry in overlay.leave_out]
+    faults = [
+        f"{table}: path: no pull request of it changes {path!r}{did_you_mean(path, known)}"
+        for table, path in named
+        if path not in known
+    ]
+    if faults:
+        hint = "mend the path; the plan with --no-definition lists the files"
+        raise InputError(f"overlays/{overlay.name}.toml", faults[0], facts=faults[1:], hint=hint)
 
 
 def _overall(evidence: Iterable[Evidence]) -> Literal["exact", "changed", "absent", "unknown"]:
@@ -339,6 +357,8 @@ def _copy(start: FileResult, versions: Versions, rule: FileRule) -> FileResult:
     reason = (
         f"a copy would revert {len(lost)} lines of the base: {found} is neither the pull request's parent nor accepted"
     )
+    if start.base_blob:
+        reason += f'; once reviewed: accept = [{{ base-blob = "{start.base_blob}", reason = "..." }}]'
     return replace(start, state="conflict", reason=reason, lost=lost)
 
 
@@ -357,6 +377,8 @@ def _three_way(
         return replace(start, state="taken", data=merged.taken, taken=merged.taken_lines, regions=merged.regions)
     count = len(merged.regions)
     reason = f"both changed the same lines in {count} place{'s' if count > 1 else ''}"
+    if (b"\r\n" in ours) != (b"\r\n" in result):
+        reason += "; one side has CRLF line endings and the other LF"
     return replace(start, state="conflict", regions=merged.regions, reason=reason)
 
 

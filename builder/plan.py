@@ -25,6 +25,7 @@ from builder.records import (
     DriftRecord,
     FileRecord,
     FinalFile,
+    FindingRecord,
     LayerRecord,
     Manifest,
     OverlayRecord,
@@ -125,7 +126,8 @@ def verdict_of(found: Findings, *, is_present: bool, has_edits: bool) -> Verdict
         return "already-present"
     if found.unknown:
         return "unknown"
-    return "ok" if has_edits else "already-present"
+    # Neither there nor anything to put on: nothing was shown either way.
+    return "ok" if has_edits else "unknown"
 
 
 def is_present(merged: Iterable[Merged]) -> bool:
@@ -363,6 +365,7 @@ def _file_record(result: FileResult) -> FileRecord:
         result_blob=result.result_blob,
         blob=_blob_after(result),
         mode=result.mode,
+        removes=result.removes,
         taken=result.taken,
         lost=result.lost,
         brought=result.brought,

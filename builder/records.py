@@ -114,7 +114,8 @@ class PullRequestRecord(PullRequestPin):
 
 
 class FileRecord(Record):
-    """One pull request and path. Blobs are git blob ids; `taken` are line pairs in the result.
+    """One pull request and path. Blobs are git blob ids; `taken` are line pairs in the result; `removes` is a path
+    that goes: the file itself where it is deleted, its old name where it is renamed.
 
     `lost`: lines of the base that the result lacks beyond those the pull request removes; `brought`: lines neither
     the base's nor added by the pull request.
@@ -131,6 +132,7 @@ class FileRecord(Record):
     result_blob: HexOid | None = None
     blob: HexOid | None = None
     mode: str | None = None
+    removes: str | None = None
     taken: tuple[tuple[int, int], ...] = ()
     lost: tuple[str, ...] = ()
     brought: tuple[str, ...] = ()
@@ -411,6 +413,12 @@ class AuditDocument(Document):
     not_inspected: tuple[str, ...] = ()
 
 
+class ErrorDocument(Document):
+    """What `--json` prints where the command itself was not understood."""
+
+    schema_: Annotated[str, Field(alias="schema")] = "overlay.error/1"
+
+
 class Report(Record):
     """The build report: what is true of this one build on this one machine."""
 
@@ -436,6 +444,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "smoke": SmokeDocument,
     "list": ListDocument,
     "audit": AuditDocument,
+    "error": ErrorDocument,
     "lock": Lock,
     "manifest": Manifest,
     "report": Report,

@@ -155,6 +155,8 @@ def _account(file: records.FileRecord) -> str:
 
 def _conflict(conflict: records.ConflictRecord) -> RenderableType:
     first, last = conflict.base_lines
+    if (first, last) == (0, 0) and not conflict.base_text:
+        return Text("")
     if (first, last) == (0, 0):
         return Text(f"  {conflict.path}: lines that would be lost:\n{_indented(conflict.base_text)}", style="red")
     head = f"  {conflict.path}: base lines {first}-{last}, #{conflict.pull_request} lines "

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from builder import audit, build, records, smoke, source_tree
+from builder import base as bases
 from builder import plan as plans
 from builder.catalogue import Catalogue, Overlay
 from builder.checkpoint import Checkpoint
 from builder.doors import Engine
 from builder.errors import InputError, Unavailable
-from builder.model import Digest, LocalImage
+from builder.model import Digest, ImageRef, LocalImage
 from builder.records import MANIFEST_PATH, PROJECT, Manifest
 
 
@@ -64,6 +66,9 @@ def smoke_image(
     image = _present(engine, reference)
     recorded = read_manifest(engine, image)
     manifest = recorded[0] if recorded else None
+    if manifest is None and draft is None and target is None:
+        message = "has no manifest of ours, and neither a draft nor a target is given: there is nothing to judge"
+        raise InputError(reference, message, hint="give --draft PATH or --target PATH")
     overlay = _definition(shelf, manifest)
     package = manifest.base.package if manifest else "sglang"
     root = live_root or (manifest.base.live_root if manifest else None)
@@ -143,9 +148,13 @@ def _lineage(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _present(engine: Engine, reference: str) -> LocalImage:
+    if reference.startswith(bases.FOLDER):
+        raise InputError(reference, "is a folder; this needs an image in the engine", hint="give an image's name or ID")
+    if not re.fullmatch(r"(sha256:)?[0-9a-f]{6,64}", reference):
+        ImageRef.parse(reference)
     image = engine.inspect(reference)
     if image is None:
-        raise InputError(reference, "the engine has no such image", hint=f"docker pull {reference}, or build it first")
+        raise InputError(reference, "the engine has no such image", hint="docker images lists what it has")
     return image
 
 

@@ -27,9 +27,8 @@ def measured(**sizes: int) -> Measured:
             }
             for base in sizes
         },
-        steps={
-            base: [{"plan": 9.0, "load": 0.1, "tag": 0.1}, {"plan": 9.0, "load": 0.3, "tag": 0.1}] for base in sizes
-        },
+        pairs={base: [(0.2, 0.5), (0.4, 1.0), (0.3, 0.1)] for base in sizes},
+        steps={base: [{"plan": 9.0, "load": 0.1, "tag": 0.1}] for base in sizes},
         whole={base: Whole(taken(30.0), taken(3.0)) for base in sizes},
         helps=[taken(0.1), taken(0.1)],
         load_average=(0.5, 1.0),
@@ -51,10 +50,11 @@ def test_a_ratio_is_taken_within_a_round_so_that_a_slow_round_does_not_show():
         ratio([1.0], [1.0, 2.0])
 
 
-def test_the_build_step_is_everything_after_the_plan():
+def test_the_build_step_is_compared_with_the_docker_build_of_its_own_pair():
     found = measured(small=1, large=7)
-    assert found.seconds("small", STEP) == pytest.approx([0.2, 0.4])
+    assert found.seconds("small", STEP) == [0.2, 0.4, 0.3]
     assert found.to_docker_build("small", STEP).median == pytest.approx(0.4)
+    assert found.to_docker_build("small", PLAN).median == pytest.approx(4.0)
 
 
 def test_growth_is_from_the_smallest_to_the_largest_base_however_they_are_ordered():

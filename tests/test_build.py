@@ -337,6 +337,91 @@ def test_a_base_without_a_repository_digest_is_pinned_by_its_config_digest_and_t
     assert any("pinned by its config digest" in note for note in done.document["notes"])
 
 
+def test_a_pull_request_without_anything_to_put_on_is_no_pass(make_scene, history, toy_base):
+    history.commit(upstream_files(), "start")
+    history.squash(1, "Only words", [{"docs/a.md": "words\n"}])
+    done = make_scene(history).run("plan", "--base", toy_base(base_files()), "--pr", "1")
+    assert (done.exit_code, done.document["verdict"]) == (1, "unknown")
+
+
+def test_a_rename_says_what_goes(make_scene, history, toy_base):
+    history.commit(upstream_files(), "start")
+    history.squash(1, "Rename", [{"python/sglang/srt/b.py": None, "python/sglang/srt/c.py": B}])
+    scene = make_scene(history)
+    done = scene.build(toy_base(base_files()), "--pr", "1")
+    assert [(f["path"], f["state"], f["removes"]) for f in done.document["files"]] == [
+        ("sglang/srt/c.py", "clean", "sglang/srt/b.py")
+    ]
+    assert done.document["verdict"] == "ok", done
+    listed = scene.engine.containers.run(
+        scene.tag, [f"{ROOT}/sglang/srt"], entrypoint="ls", remove=True, network_mode="none"
+    )
+    assert listed.decode().split() == ["a.py", "c.py"]
+
+
+class TestWhatCouldOnlyFailAtTheEnd:
+    """It is refused before any work, and leaves no image and no report."""
+
+    @pytest.mark.parametrize("wish", ["digest", "folder", "missing"])
+    def test_it_is_refused_at_once(self, scene, toy_base, tmp_path, wish):
+        words = {
+            "digest": ["--tag", "a/b@sha256:" + "0" * 64],
+            "folder": ["--report", tmp_path],
+            "missing": ["--report", tmp_path / "no" / "r.json"],
+        }
+        untagged = scene.untagged()
+        done = scene.run("build", "--base", toy_base(base_files()), "--pr", "1", *words[wish])
+        assert done.exit_code == 2, done
+        assert scene.untagged() == untagged
+
+
+def test_the_report_that_was_asked_for_is_written_on_reuse_too(scene, toy_base, tmp_path):
+    base = toy_base(base_files())
+    scene.build(base, "--pr", "1")
+    report = tmp_path / "r.json"
+    done = scene.build(base, "--pr", "1", "--report", report)
+    assert done.document["image"]["reused"]
+    assert done.document["report"] == str(report)
+    assert json.loads(report.read_text())["tag"] == scene.tag
+
+
+def test_a_later_failure_does_not_overwrite_the_report_of_a_good_image(scene, toy_base, draft_checkpoint):
+    base = toy_base(base_files())
+    good = scene.build(base, "--pr", "1")
+    before = Path(good.document["report"]).read_bytes()
+    bad = scene.build(base, "--pr", "1", "--draft", draft_checkpoint)
+    assert bad.exit_code == 1
+    assert Path(good.document["report"]).read_bytes() == before
+    assert scene.image_id(scene.tag) == good.document["image"]["id"]
+    assert scene.build(base, "--pr", "1").document["image"]["reused"]
+
+
+def test_an_image_without_manifest_and_nothing_to_judge_is_no_pass(scene, toy_base):
+    done = scene.run("smoke", toy_base(base_files()))
+    assert done.exit_code == 2
+    assert "nothing to judge" in done.stderr
+
+
+def test_a_rejected_patch_does_not_make_findings_of_the_others(scene, toy_base):
+    header = "Description: x\nOrigin: project\nForwarded: no\nNeeded-If: exists sglang/srt/b.py\n\n"
+    edit = header + "--- a/sglang/srt/b.py\n+++ b/sglang/srt/b.py\n@@ -1,1 +1,1 @@\n-{}\n+{}\n"
+    good = edit.format("from sglang.srt.a import added", "from sglang.srt.a import f1 as added")
+    patches = {"t/0001-x": good, "t/0002-x": edit.format("no such line", "anything")}
+    scene.define("o", 'title = "t"\npull-requests = [2]\npatches = ["t/0001-x", "t/0002-x"]\n', patches)
+    done = scene.run("plan", "--base", toy_base(base_files()), "--pr", "2")
+    assert [patch["outcome"] for patch in done.document["patches"]] == ["applied", "rejected"]
+    assert done.document["findings"] == []
+    assert done.document["verdict"] == "refused"
+
+
+def test_a_base_that_is_itself_an_overlay_is_named(scene, toy_base):
+    base = toy_base(base_files())
+    scene.build(base, "--pr", "1")
+    done = scene.run("plan", "--base", scene.tag, "--pr", "2")
+    assert done.document["verdict"] == "ok"
+    assert any("was itself built by this tool" in note for note in done.document["notes"])
+
+
 class TestLineEndings:
     """Case C10: the image always gets LF; a patch with CRLF is refused unless it is to be normalised."""
 

@@ -99,6 +99,19 @@ def test_all_mistakes_are_reported_not_the_first(shelf):
     assert len([caught.value.message, *caught.value.facts]) == 2
 
 
+def test_a_base_alias_that_the_catalogue_lacks_is_a_typo(shelf):
+    (shelf.folder / "images/qwen38-27b.toml").write_text("reference = 'a/b:c'\n")
+    with pytest.raises(InputError, match=r"x\.toml:2: bases: .*did you mean 'qwen38-27b'"):
+        write(shelf, "pull-requests = [1]\nbases = ['qwen38-27c']\n")
+
+
+@pytest.mark.parametrize("name", ["a.{0-}.b", "c{a,b", "c}", "x.{0-99999999}", "x.{,a}", "x.{3-1}"])
+def test_a_tensor_pattern_that_cannot_be_meant_is_refused_at_once(shelf, name):
+    draft = f"[draft]\ncheckpoint = 'a/b'\ndtype = 'BF16'\nconfig = {{}}\ntensors = {{ '{name}' = [1] }}\n"
+    with pytest.raises(InputError, match=r"draft\.tensors"):
+        write(shelf, f"pull-requests = [1]\n{draft}")
+
+
 def test_unknown_names_are_answered_with_the_closest(shelf):
     write(shelf, "pull-requests = [1]\n", "dflash2")
     with pytest.raises(InputError, match="did you mean 'dflash2'"):
@@ -136,6 +149,16 @@ def test_numbers_of_no_definition_give_a_bare_overlay(shelf):
         assert choice.overlay.name == "pr" + "-".join(map(str, numbers))
 
 
+def test_the_same_number_twice_is_refused(shelf):
+    with pytest.raises(InputError, match="1 is given twice"):
+        catalogue.choose(shelf, (1, 1), None, bare=False, alias=None)
+
+
+def test_another_order_than_the_definitions_is_said(shelf):
+    write(shelf, "title = 't'\npull-requests = [1, 2]\n", "both")
+    assert "another order" in catalogue.choose(shelf, (2, 1), None, bare=False, alias=None).note
+
+
 def test_several_definitions_are_listed_and_refused(shelf):
     write(shelf, "pull-requests = [1]\n", "a")
     write(shelf, "pull-requests = [1]\n", "b")
@@ -146,6 +169,7 @@ def test_several_definitions_are_listed_and_refused(shelf):
 
 
 def test_a_definition_that_does_not_admit_the_base_is_not_used_and_that_is_said(shelf):
+    (shelf.folder / "images/old.toml").write_text("reference = 'a/b:c'\n")
     write(shelf, "pull-requests = [1]\nbases = ['old']\n", "a")
     choice = catalogue.choose(shelf, (1,), None, bare=False, alias="new")
     assert choice.overlay.is_bare

@@ -8,7 +8,8 @@ from types import MappingProxyType
 import pytest
 
 from builder.catalogue import Overlay, bare_overlay
-from builder.merge import BaseFile, Sides, Subject, classify, merge_pull_request
+from builder.errors import InputError
+from builder.merge import BaseFile, Sides, Subject, classify, merge_pull_request, refuse_strangers
 from builder.model import Change, Oid, PullRequest
 from builder.upstream import merge_file
 
@@ -246,6 +247,21 @@ def test_a_left_out_file_is_listed_with_its_reason():
     assert merged.files == ()
     assert merged.skipped == ((UPSTREAM, "left out: not wanted here"),)
     assert merged.presence == "absent"
+
+
+def test_a_definition_that_names_a_file_no_pull_request_changes_is_refused():
+    merged = run({PATH: PARENT}, (UPSTREAM, PARENT, RESULT))
+    for table in ("file", "leave-out"):
+        strange = overlay(**{table: [{"path": "sglang/srt/aa.py", "reason": "r"}]})
+        with pytest.raises(InputError, match=r"did you mean 'sglang/srt/a\.py'"):
+            refuse_strangers(strange, [merged])
+    refuse_strangers(overlay(file=[{"path": PATH, "reason": "r"}]), [merged])
+
+
+def test_a_conflict_of_line_endings_is_named():
+    found = one({PATH: PARENT.replace(b"\n", b"\r\n")}, PARENT, RESULT)
+    assert found.state == "conflict"
+    assert "line endings" in found.reason
 
 
 def test_presence_counts_every_runtime_file():

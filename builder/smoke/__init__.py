@@ -96,7 +96,7 @@ def _required(subject: Subject, check: Check, require: frozenset[str]) -> Check:
     wanted = INPUTS.get(check.name)
     if wanted is None or wanted not in require or getattr(subject, wanted) is not None:
         return check
-    return replace(check, outcome="fail", message=f"--require {wanted}, and no --{wanted} was given; {check.message}")
+    return replace(check, outcome="fail", message=f"--require {wanted}: {check.message}")
 
 
 def _acknowledged(check: Check, acknowledge: Mapping[str, str]) -> Check:
