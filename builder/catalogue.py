@@ -394,7 +394,12 @@ def _complaint(item: Mapping[str, Any], model: type[BaseModel], location: tuple[
         return f"unknown key{did_you_mean(str(location[-1]), _keys_at(model, location[:-1]))}"
     if item["type"] == "missing":
         return "is missing"
-    message = str(item["msg"]).removeprefix("Value error, ")
+    plain = {
+        "tuple_type": "must be a list, like [1, 2]",
+        "too_short": "must hold at least one entry",
+        "string_pattern_mismatch": "must be 'pr:' and the number of a pull request",
+    }
+    message = plain.get(item["type"], str(item["msg"]).removeprefix("Value error, "))
     found = item.get("input")
     return f"{message}; found {found!r}" if isinstance(found, str | int | float | bool) else message
 

@@ -33,7 +33,7 @@ _CONFLICT_LINES = 12
 
 def plan(document: records.PlanDocument) -> RenderableType:
     """Return the plan: base, pull requests, files, patches, findings, verdict."""
-    return Group(*_plan_parts(document), _verdict(document))
+    return Group(*_plan_parts(document), _verdict(document), _next_step(document, ()))
 
 
 def build(document: records.BuildDocument) -> RenderableType:
@@ -51,7 +51,8 @@ def build(document: records.BuildDocument) -> RenderableType:
         parts.append(Text(f"  report   {document.report}"))
     if document.verdict != "ok" and document.smoke is not None:
         parts.append(Text("  nothing was tagged", style=_ALARM))
-    return Group(*parts, _verdict(document))
+    checks = document.smoke.checks if document.smoke else ()
+    return Group(*parts, _verdict(document), _next_step(document, checks))
 
 
 def smoke(document: records.SmokeDocument) -> RenderableType:
@@ -156,7 +157,7 @@ def _account(file: records.FileRecord) -> str:
 def _conflict(conflict: records.ConflictRecord) -> RenderableType:
     first, last = conflict.base_lines
     if (first, last) == (0, 0) and not conflict.base_text:
-        return Text("")
+        return Text(f"  {conflict.path}: nothing to compare line by line; the reason stands above", style="red")
     if (first, last) == (0, 0):
         return Text(f"  {conflict.path}: lines that would be lost:\n{_indented(conflict.base_text)}", style="red")
     head = f"  {conflict.path}: base lines {first}-{last}, #{conflict.pull_request} lines "
@@ -246,6 +247,27 @@ def _notes(notes: Iterable[str]) -> RenderableType:
 
 def _mark(word: str) -> Text:
     return Text(word, style=_STYLES.get(word, _ALARM))
+
+
+def _next_step(document: records.PlanDocument, checks: Iterable[records.CheckRecord]) -> RenderableType:
+    """Say what to do about a plan or build that did not pass."""
+    steps = []
+    if document.conflicts:
+        steps.append("settle each file in a definition: [[file]] path, strategy, on-conflict or accept, and the reason")
+    if any(patch.outcome == "rejected" for patch in document.patches):
+        steps.append("mend the rejected patch, or its Needed-If")
+    if any(entry.outcome == "rejected" for entry in document.carried):
+        steps.append("mend the [[carry]] entries that were rejected")
+    if any(finding.acknowledged is None for finding in document.findings):
+        steps.append("settle each finding by a compat patch, a [[carry]], a prerequisite --pr, or [[acknowledge]]")
+    for check in checks:
+        if check.outcome == "unknown" and check.acknowledged is None:
+            steps.append(
+                f'{check.name}: find out, or accept it in a definition: [[acknowledge]] check = "{check.name}"'
+            )
+    if document.verdict == "unknown" and not document.files:
+        steps.append("nothing to put on: the pull request changes no file of the package")
+    return Text("\n".join(f"next     {step}" for step in steps))
 
 
 def _verdict(document: records.Document) -> RenderableType:

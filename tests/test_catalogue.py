@@ -65,7 +65,7 @@ def test_committed_lock_pins_the_definition_as_it_is():
     [
         ("pull-request = [1]\n", 1, "unknown key (did you mean 'pull-requests'?)"),
         ("\npull-requests = ['1']\n", 2, "valid integer"),
-        ("pull-requests = []\n", 1, "at least 1 item"),
+        ("pull-requests = []\n", 1, "at least one entry"),
         ("title = 'no numbers'\n", None, "pull-requests: is missing"),
         ("pull-requests = [1, 1]\n", None, "stands there twice"),
         ("pull-requests = [1]\nname = 'y'\n", 2, "the file's own name is the name"),
@@ -80,7 +80,8 @@ def test_committed_lock_pins_the_definition_as_it_is():
             "unknown key (did you mean 'reason'?)",
         ),
         ("pull-requests = [1]\n[[carry]]\npath = 'a.py'\nfrom = 'pr:2'\nreason = 'r'\n", None, "none of pull-requests"),
-        ("pull-requests = [1]\n[[carry]]\npath = 'a.py'\nfrom = '2'\nreason = 'r'\n", 4, "pattern"),
+        ("pull-requests = [1]\n[[carry]]\npath = 'a.py'\nfrom = '2'\nreason = 'r'\n", 4, "must be 'pr:'"),
+        ("pull-requests = 1\n", 1, "must be a list"),
         ("pull-requests = [1]\n[[acknowledge]]\nreason = 'r'\n", 2, "either 'check'"),
         ("pull-requests = [1\n", None, "is not TOML"),
     ],
