@@ -106,7 +106,7 @@ def _ratios(measured: Measured) -> Iterator[str]:
     rounds = len(measured.helps)
     yield f"Ratios, by round: median (quartiles) of {rounds} rounds"
     sized = [f"{base}, {size / 1e6:,.0f} MB" for base, size in measured.bytes.items()]
-    yield _row("to `docker build` of the same files", [*sized, "growth with the base"])
+    yield _row("to `docker build` of the same files", [*sized, "growth with the base" if len(sized) > 1 else ""])
     for measure, what in _ROWS.items():
         cells = [str(measured.to_docker_build(base, measure)) for base in measured.bytes]
         yield _row(f"{measure} ({what})", [*cells, str(measured.growth(measure) or "")])

@@ -118,12 +118,12 @@ class _Fault:
 
 
 def _new_faults(path: str, old: Modules, new: Modules) -> tuple[_Fault, ...]:
-    before = _faults(path, old) if path in old.tree.paths else ()
-    known = {fault.key(fault.use.is_tolerated) for fault in before if not fault.is_whole_file}
+    found = tuple(_faults(path, new))
+    if not found or path not in old.tree.paths:
+        return found  # nothing has to be told apart, and the other tree's side is half of the work
+    known = {fault.key(fault.use.is_tolerated) for fault in _faults(path, old) if not fault.is_whole_file}
     # An import whose failure used to be caught, and no longer is, is new.
-    return tuple(
-        fault for fault in _faults(path, new) if known.isdisjoint({fault.key(False), fault.key(fault.use.is_tolerated)})
-    )
+    return tuple(fault for fault in found if known.isdisjoint({fault.key(False), fault.key(fault.use.is_tolerated)}))
 
 
 def _faults(path: str, modules: Modules) -> Iterator[_Fault]:

@@ -138,11 +138,7 @@ class Definition:
 
     def is_same_as(self, other: Definition) -> bool:
         """Tell whether both are the same code; comments and layout do not count."""
-        # Dumping is dear and nearly all definitions have the same lines.
-        return self.lines == other.lines or self._code() == other._code()
-
-    def _code(self) -> str:
-        return "|".join(ast.dump(node) for node in self.nodes)
+        return self.lines == other.lines or _is_same_code(list(self.nodes), list(other.nodes))
 
 
 def definitions(source: bytes) -> Mapping[str, Definition]:
@@ -152,6 +148,17 @@ def definitions(source: bytes) -> Mapping[str, Definition]:
     is a change of that method alone. Docstrings count.
     """
     return dict(_walk(parse(source).body, "", source.decode("utf-8", "replace").splitlines()))
+
+
+def _is_same_code(one: object, other: object) -> bool:
+    """Compare two syntax trees (`ast.dump` without building the text) up to the first difference."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, ast.AST):
+        return all(_is_same_code(getattr(one, name, None), getattr(other, name, None)) for name in one._fields)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same_code, one, other))
+    return repr(one) == repr(other)  # 0.0 is not -0.0
 
 
 def _walk(body: list[ast.stmt], prefix: str, text: list[str]) -> Iterator[tuple[str, Definition]]:

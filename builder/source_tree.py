@@ -94,7 +94,7 @@ def _read_archive(stream: IO[bytes], package: str) -> tuple[dict[str, TreeFile],
     """Read the tar of the package folder: files by path, and folders."""
     files: dict[str, TreeFile] = {}
     folders: dict[str, FileMeta] = {}
-    with tarfile.open(fileobj=stream, mode="r|") as tar:
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 16) as tar:
         for entry in tar:
             path = _checked(entry.name, package)
             meta = FileMeta(entry.mode & 0o7777, entry.uid, entry.gid, int(entry.mtime) * 10**9)

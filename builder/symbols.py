@@ -187,7 +187,7 @@ def _lazy_names(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
 
 def _global_statements(data: bytes) -> Iterator[tuple[str, Binding]]:
     # Searched in the text, as walking every function for this one statement would cost more than all the rest.
-    for match in _GLOBAL_STATEMENT.finditer(data):
+    for match in _GLOBAL_STATEMENT.finditer(data) if b"global" in data else ():
         line = data.count(b"\n", 0, match.start()) + 1
         for name in match[1].decode("utf-8", "replace").replace(",", " ").split():
             yield name, Binding(line)
@@ -211,7 +211,7 @@ def _open_because(names: Mapping[str, tuple[Binding, ...]], data: bytes) -> str:
     if "__getattr__" in names:
         return f"line {names['__getattr__'][0].line} defines __getattr__"
     for what, pattern in _OPENS_NAMESPACE.items():
-        if found := pattern.search(data):
+        if (b"globals()" in data or b"sys.modules" in data) and (found := pattern.search(data)):
             line = data.count(b"\n", 0, found.start()) + 1
             return f"line {line} {what}"
     return ""
