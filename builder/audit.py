@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.model import Digest, LocalImage, SourceTree
+from builder.model import Digest, LocalImage, SourceTree, TreeFile
 from builder.records import MANIFEST_PATH, PROJECT, AuditFinding, Manifest, Verdict
 from builder.source_tree import stale_bytecode
 
 WARNINGS = frozenset({"declared-but-identical-to-base"})
 """Classes that are reported and do not fail the audit."""
-
-LABELS = ("manifest-digest", "plan-digest", "base-config-digest")
 
 
 @dataclass(frozen=True)
@@ -34,24 +32,30 @@ def judge(observed: Observed) -> tuple[AuditFinding, ...]:
         *_root(observed),
         *_declared(observed.manifest, observed.tree),
         *_bytecode(observed),
+        *_settings(observed),
         *_undeclared(observed),
         *_lineage(observed),
     ]
     return tuple(sorted(found, key=lambda finding: (finding.class_, finding.path)))
 
 
+ELSEWHERE = "paths of the image outside the package and the record, and the patch texts beside the record"
+"""What this audit never looks at; it is said each time."""
+
+
 def verdict(findings: Iterable[AuditFinding], not_inspected: Iterable[str]) -> Verdict:
     """`failed` for any finding that is no warning; `unknown` where something needed could not be looked at."""
     if any(finding.class_ not in WARNINGS for finding in findings):
         return "failed"
-    return "unknown" if any(not_inspected) else "ok"
+    return "unknown" if set(not_inspected) - {ELSEWHERE} else "ok"
 
 
 def not_inspected(observed: Observed) -> tuple[str, ...]:
     """List what could not be looked at."""
     if observed.base_tree is None:
-        return (f"files that the manifest does not name: the base {observed.manifest.base.config_digest} is not here",)
-    return ()
+        base = observed.manifest.base.config_digest
+        return (ELSEWHERE, f"files that the manifest does not name: the base {base} is not here")
+    return (ELSEWHERE,)
 
 
 def _finding(kind: str, path: str, expected: object, found: object, message: str) -> AuditFinding:
@@ -90,11 +94,35 @@ def _declared(manifest: Manifest, tree: SourceTree) -> Iterator[AuditFinding]:
                 yield _finding("changed-undeclared", entry.path, "removed", there.blob, "was to be removed, is there")
         elif there is None:
             yield _finding("missing", entry.path, entry.blob, "absent", "a recorded file is gone")
+        elif there.blob == entry.blob and _rights(there) != (entry.mode, entry.uid, entry.gid):
+            mode, uid, gid = _rights(there)
+            expected, found = f"{entry.mode:o} {entry.uid}:{entry.gid}", f"{mode:o} {uid}:{gid}"
+            yield _finding("changed-undeclared", entry.path, expected, found, "mode or owner is not what was recorded")
         elif there.blob != entry.blob:
             yield _finding("changed-undeclared", entry.path, entry.blob, there.blob, "is not what was recorded")
         elif entry.blob == entry.base_blob:
             message = "recorded as overlaid, and equal to the base"
             yield _finding("declared-but-identical-to-base", entry.path, entry.blob, there.blob, message)
+
+
+def _rights(file: TreeFile) -> tuple[int, int, int]:
+    return file.meta.mode, file.meta.uid, file.meta.gid
+
+
+def _run_config(image: LocalImage) -> Mapping[str, object]:
+    told = image.config.get("config")
+    return told if isinstance(told, Mapping) else {}
+
+
+def _settings(observed: Observed) -> Iterator[AuditFinding]:
+    """Compare how the image runs with the base: an overlay changes nothing there but labels."""
+    if observed.base is None:
+        return
+    before, after = _run_config(observed.base), _run_config(observed.image)
+    for key in ("Env", "Entrypoint", "Cmd", "User", "WorkingDir"):
+        if (before.get(key) or None) != (after.get(key) or None):
+            message = "the image's own setting is not the base's"
+            yield _finding("changed-undeclared", f"config: {key}", before.get(key), after.get(key), message)
 
 
 def _bytecode(observed: Observed) -> Iterator[AuditFinding]:

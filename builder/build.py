@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,7 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
         notes += [*base.notes, *_lineage_notes(base, lock)]
     overlay, series, notes = _admitted(overlay, series, alias, tree, request, notes)
     found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
+    plans.refuse_hiding(tree, edits)
     present = plans.is_present(found.merged) and not request.is_forced
     verdict = plans.verdict_of(found, is_present=present, has_edits=bool(edits))
     made = Plan(overlay, base, tree, found, edits, verdict, notes=tuple(notes))
@@ -147,8 +149,12 @@ def build(request: Request, wanted: Wanted, shelf: Catalogue, doors: Doors) -> O
         return Outcome(made)
     sources = doors.sources()
     tag = wanted.tag or default_tag(made)
-    refuse_tag(tag, made, sources.engine, is_replacing=wanted.is_replacing)
-    with _one_at_a_time(wanted.state, made.built.plan_digest):
+    # One lock for the tag, so that of two builds that want it the later one sees whose it is.
+    with (
+        _one_at_a_time(wanted.state, Digest.of(str(tag).encode())),
+        _one_at_a_time(wanted.state, made.built.plan_digest),
+    ):
+        refuse_tag(tag, made, sources.engine, is_replacing=wanted.is_replacing)
         outcome = _load_and_smoke(made, tag, wanted, sources.engine, doors)
     _record_platform(shelf, made, doors)
     return outcome
@@ -164,8 +170,9 @@ def _refuse_wishes(wanted: Wanted) -> None:
     if report is None:
         return
     folder = report.parent
-    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        message = f"{report} cannot be written: it is a folder, or its folder is missing or read-only"
+    is_other = report.is_symlink() or (report.exists() and not report.is_file())
+    if is_other or not folder.is_dir() or not os.access(folder, os.W_OK):
+        message = f"{report} cannot be written: it is no regular file, or its folder is missing or read-only"
         raise InputError("--report", message, hint="give a file in an existing folder that you may write to")
 
 
@@ -187,19 +194,21 @@ def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, d
     # The state folder's copy tells a later run of the same build that its smoke test was done.
     kept = report_path(wanted.state, image.id, inputs)
     path = wanted.report or kept
+    written: list[Path] = []
     try:
         outcome = Outcome(
             made, image, tag, way, is_reused=known is not None, checks=_smoke(made, image, wanted, engine), report=path
         )
         report = canonical(_report(outcome, inputs, started, engine, doors.sources().mirror))
-        for place in {path, kept}:
+        for place in sorted({path, kept}):
             write_atomic(place, report)
+            written.append(place)
         if outcome.verdict == "ok":
             engine.tag(image.id, tag)
             return outcome
     except BaseException:
         # No report may claim a tag that was not given.
-        for place in {path, kept}:
+        for place in written:
             place.unlink(missing_ok=True)
         engine.remove(image.id)
         raise
@@ -509,7 +518,8 @@ def refuse_tag(tag: ImageRef, made: Plan, engine: Engine, *, is_replacing: bool)
 def same_image(engine: Engine, made: Plan) -> LocalImage | None:
     """Find the image of this very plan: by its config digest, else by the plan digest its label holds.
 
-    A label alone proves nothing, so its layers must be the base's and one more.
+    A label proves nothing: its layers must be the base's and the very layer of this plan. (An engine that repacked the
+    layer gives it another diff ID; such an image is built again.)
     """
     built, base = made.built, made.base
     assert built is not None
@@ -518,9 +528,9 @@ def same_image(engine: Engine, made: Plan) -> LocalImage | None:
     exact = engine.inspect(built.config_digest)
     if exact is not None:
         return exact
-    below = base.local.diff_ids
+    layers = (*base.local.diff_ids, built.layer.diff_id)
     labelled = engine.find(f"{PROJECT}.plan-digest", built.plan_digest)
-    return next((i for i in labelled if i.diff_ids[:-1] == below and i.repo_tags), None)
+    return next((image for image in labelled if image.diff_ids == layers and image.repo_tags), None)
 
 
 def checks_verdict(checks: Sequence[Check]) -> records.Verdict:
@@ -580,7 +590,8 @@ def smoke_inputs(made: Plan, wanted: Wanted) -> Digest:
         "checks": list(smoke.CHECKS),
         "tool": plans.CHECKER.version,
     }
-    return Digest.of(records.canonical_json(value))
+    # Not the records' form: a checkpoint's config may hold NaN, Infinity and lone surrogates, as Python writes them.
+    return Digest.of(json.dumps(value, sort_keys=True).encode())
 
 
 def _headers(checkpoint: Checkpoint | None) -> object:

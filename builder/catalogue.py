@@ -199,6 +199,10 @@ class Overlay(_Section):
             twice = sorted({str(value) for value in values if list(values).count(value) > 1})
             if twice:
                 raise ValueError(f"{label}: {', '.join(twice)} stands there twice")
+        paths = [rule.path for rule in self.file] + [e.path for e in self.leave_out] + [e.path for e in self.carry]
+        outside = [path for path in paths if not path.startswith(f"{self.package}/")]
+        if outside:
+            raise ValueError(f"path: {outside[0]!r} is not inside the package {self.package!r}")
         strangers = [entry.from_ for entry in self.carry if entry.number not in self.pull_requests]
         if strangers:
             raise ValueError(f"carry: {strangers[0]} is none of pull-requests")
@@ -321,7 +325,7 @@ class Catalogue:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.toml") if not path.name.startswith("."))
+    return sorted(path.stem for path in folder.glob("*.toml") if path.is_file() and not path.name.startswith("."))
 
 
 def find(explicit: Path | None, start: Path) -> Catalogue:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import gc
+import io
 import json
 import os
 import signal
@@ -56,6 +58,7 @@ class Settings:
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_D = TypeVar("_D", bound="Document")
 
 
 def _global_options(function: _F) -> _F:
@@ -154,7 +157,7 @@ def plan(settings: Settings, **words: Any) -> int:
     shelf = _catalogue(settings)
     made = build.make_plan(_request(words), shelf, _doors(settings, shelf))
     document = plans.document(made)
-    return _answer(settings, document, lambda: render.plan(document))
+    return _answer(settings, document, render.plan)
 
 
 @cli.command()
@@ -182,7 +185,7 @@ def build(settings: Settings, **words: Any) -> int:
     )
     outcome = pipeline.build(_request(words), wanted, shelf, _doors(settings, shelf))
     document = results.build_document(outcome)
-    return _answer(settings, document, lambda: render.build(document))
+    return _answer(settings, document, render.build)
 
 
 @cli.command()
@@ -204,7 +207,7 @@ def smoke(settings: Settings, **words: Any) -> int:
         require=_required(words["require"]),
         live_root=words["live_root"],
     )
-    return _answer(settings, checks, lambda: render.smoke(checks))
+    return _answer(settings, checks, render.smoke)
 
 
 @cli.command()
@@ -215,7 +218,7 @@ def audit(settings: Settings, image: str) -> int:
     from builder import render, results
 
     document = results.audit_image(image, _sources(settings, _catalogue(settings)).engine)
-    return _answer(settings, document, lambda: render.audit(document))
+    return _answer(settings, document, render.audit)
 
 
 @cli.command(name="list")
@@ -226,7 +229,7 @@ def list_(settings: Settings) -> int:
 
     shelf = _catalogue(settings)
     document = results.listing(shelf, lambda: _sources(settings, shelf).engine)
-    return _answer(settings, document, lambda: render.listing(document))
+    return _answer(settings, document, render.listing)
 
 
 @cli.command()
@@ -307,7 +310,9 @@ def _upstream(settings: Settings, shelf: Catalogue, repository: str, talk: _Talk
     shared = shelf.settings()
     source = settings.upstream or shared.upstream
     forge_url = settings.forge or shared.forge
-    token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN")
+    # A catalogue is data from somebody: a forge that only it names is never given the user's token.
+    is_trusted = settings.forge is not None or shared.forge is None
+    token = (os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN")) if is_trusted else None
     forge = None
     if forge_url or not source:
         forge = GitHubForge(forge_url or "https://api.github.com", token=token)
@@ -373,7 +378,7 @@ class _Talk:
             click.echo(text, err=True)
 
 
-def _answer(settings: Settings, document: Document, rendered: Callable[[], Any]) -> int:
+def _answer(settings: Settings, document: _D, rendered: Callable[[_D], Any]) -> int:
     """Print the document or its rendering, and return the exit code of its verdict."""
     if settings.json:
         body = document.model_dump(mode="json", by_alias=True)
@@ -385,8 +390,25 @@ def _answer(settings: Settings, document: Document, rendered: Callable[[], Any])
         # A pipe gets whole lines: a path that is broken in two cannot be searched for.
         width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
         is_plain = bool(os.environ.get("NO_COLOR"))
-        Console(highlight=False, width=width, color_system=None if is_plain else "auto").print(rendered())
+        Console(highlight=False, width=width, color_system=None if is_plain else "auto").print(
+            rendered(_printable(document))
+        )
     return _VERDICT_EXIT[document.verdict]
+
+
+def _printable(document: _D) -> _D:
+    """Return the document without control characters: titles and file names come from strangers."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return "".join(
+                sign if sign.isprintable() or sign in "\n\t" else "\N{REPLACEMENT CHARACTER}" for sign in value
+            )
+        if isinstance(value, list | tuple):
+            return [clean(item) for item in value]
+        return {clean(key): clean(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    return type(document).model_validate(clean(document.model_dump(mode="json", by_alias=True)))
 
 
 def main() -> None:
@@ -394,11 +416,19 @@ def main() -> None:
     # Syntax trees of large files make the collector run all the time and hold no cycles: a quarter of a plan's time.
     gc.disable()
     # A cancelled pipeline sends this; the way out must run, as for Ctrl-C, so that no container stays.
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a title that the terminal cannot show is no reason to fail
     sys.exit(_run(sys.argv[1:]))
 
 
 def _stop(number: int, _frame: object) -> None:
+    for later in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(later, signal.SIG_IGN)  # the clean-up is under way, and a second signal must not cut it short
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise _Stopped(number)
 
 
@@ -427,8 +457,9 @@ def _run(arguments: list[str]) -> int:
         return _fail(error, command, is_json=is_json)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return _fail(_Ended("interrupted", 130), command, is_json=is_json)
-    except _Stopped:
-        return _fail(_Ended("stopped by SIGTERM", 128 + signal.SIGTERM), command, is_json=is_json)
+    except _Stopped as stopped:
+        number = signal.Signals(stopped.args[0])
+        return _fail(_Ended(f"stopped by {number.name}", 128 + number), command, is_json=is_json)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 2
@@ -440,7 +471,8 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         where = str(error.filename or "output")
         failed = Unavailable(where, error.strerror or str(error), hint="free space, or mend the path or its rights")
-        return _fail(failed, command, is_json=False)
+        # What could not be written cannot be written again.
+        return _fail(failed, command, is_json=is_json and error.errno not in (errno.ENOSPC, errno.EPIPE))
     except Exception as error:
         if is_debug:
             traceback.print_exc()

@@ -169,6 +169,17 @@ def _outside(parts: list[str]) -> str:
     return kinds.get(parts[0], "not in the package")
 
 
+def _within_bounds(change: Change, overlay: Overlay) -> tuple[Change, ...]:
+    """Split a rename that crosses the package's boundary: what leaves is deleted, what enters is added."""
+    if change.old_path is None:
+        return (change,)
+    gone = replace(change, path=change.old_path, old_path=None, kind="deleted", result_blob=None, result_mode=None)
+    come = replace(change, old_path=None, kind="added", parent_blob=None, parent_mode=None)
+    if classify(gone, overlay)[0] == classify(change, overlay)[0]:
+        return (change,)
+    return (gone, come)
+
+
 def package_path(path: str, overlay: Overlay) -> str:
     """Return an upstream path relative to the live root's package parent."""
     return path.removeprefix(overlay.upstream_prefix)
@@ -177,7 +188,7 @@ def package_path(path: str, overlay: Overlay) -> str:
 def merge_pull_request(changes: Collection[Change], subject: Subject) -> Merged:
     """Merge every file of one pull request; nothing is applied, all faults are reported."""
     runtime, others, skipped = [], [], []
-    for change in changes:
+    for change in (part for whole in changes for part in _within_bounds(whole, subject.overlay)):
         kind, why = classify(change, subject.overlay)
         if kind == "runtime":
             runtime.append(change)
@@ -260,14 +271,18 @@ def _judge(change: Change, subject: Subject) -> tuple[Versions, Evidence]:
     result = subject.sides.result(change.path) if change.result_blob else None
     ours = mine.data if mine else None
     if mine is not None and ours is None:
-        same = mine.blob == change.result_blob
+        same = mine.blob == change.result_blob and mine.git_mode == change.result_mode
         fact = "equal to the pull request's result" if same else "a link or a large binary file in the base"
         return Versions(None, parent, result), Evidence("exact" if same else "unknown", fact)
     merged = _try_merge(ours, parent, result, subject.merge3)
     versions = Versions(ours, parent, result, merged)
     evidence = judge(path, versions, subject.is_mentioned)
-    if evidence.presence == "exact" and change.kind == "renamed" and path not in subject.ours:
-        evidence = Evidence("absent", f"still named {_old_path(change, subject.overlay)} in the base")
+    old_path = _old_path(change, subject.overlay)
+    if evidence.presence == "exact" and old_path in subject.ours:
+        evidence = Evidence("absent", f"its old name {old_path} is still in the base")
+    is_other_mode = mine is not None and change.parent_mode != change.result_mode != mine.git_mode
+    if evidence.presence == "exact" and change.result_mode is not None and is_other_mode:
+        evidence = Evidence("unknown", f"the content is there, its mode {change.result_mode} is not")
     return versions, evidence
 
 
@@ -325,6 +340,8 @@ def _placed(
     if result is None:
         return _delete(start, versions, path)
     moved = old_path if change.kind == "renamed" and old_path in subject.ours else None
+    if moved is not None and path in subject.ours:
+        return _settle_double(start, moved, versions, subject)
     if ours is None and path not in subject.ours and parent is None:
         return replace(start, state="clean", data=result)
     if ours is None and path not in subject.ours and moved is None:
@@ -336,6 +353,13 @@ def _placed(
     if parent is None:
         return replace(start, state="conflict", reason="the pull request adds this file and the base has another one")
     return _three_way(replace(start, removes=moved), ours, parent, result, subject.merge3, rule)
+
+
+def _settle_double(start: FileResult, moved: str, versions: Versions, subject: Subject) -> FileResult:
+    """Settle a rename where the base has both names: the old one goes where it is what the pull request moved."""
+    if versions.ours == versions.result and subject.ours[moved].blob == start.parent_blob:
+        return replace(start, state="clean", removes=moved)
+    return replace(start, state="conflict", reason=f"a rename of {moved}, and the base has both names")
 
 
 def _delete(start: FileResult, versions: Versions, path: str) -> FileResult:

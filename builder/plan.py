@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -12,6 +11,7 @@ from builder.base import FolderBase, ImageBase
 from builder.carry import Carried
 from builder.catalogue import Overlay
 from builder.compat import Drift, Finding
+from builder.errors import Refused
 from builder.merge import FileResult, Merged
 from builder.model import Digest, FileMeta, Layer, Oid, SourceTree
 from builder.patches import Patch, PatchOutcome
@@ -42,6 +42,9 @@ from builder.source_tree import stale_bytecode
 
 CHECKER = Tool(name="overlay-names", version=__version__)
 """The compat checker; its version is part of every record."""
+
+
+_OCI_LABELS = "org.opencontainers.image."
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,21 @@ def verdict_of(found: Findings, *, is_present: bool, has_edits: bool) -> Verdict
     return "ok" if has_edits else "unknown"
 
 
+def refuse_hiding(tree: SourceTree, edits: Mapping[str, Edit]) -> None:
+    """Refuse a path below a file or link of the base: the layer would silently put a folder in its place."""
+    kept = {path for path in tree.files if edits.get(path, Edit(b"")).data is not None}
+    hidden = [
+        f"{path}: {parent} is a {'link' if tree.files[parent].link is not None else 'file'} in the base"
+        for path, edit in sorted(edits.items())
+        if edit.data is not None
+        for parent in map(str, PurePosixPath(path).parents)
+        if parent in kept
+    ]
+    if hidden:
+        hint = "leave the path out in a definition, or choose another base"
+        raise Refused("plan", "a folder would take the place of something in the base", facts=hidden, hint=hint)
+
+
 def is_present(merged: Iterable[Merged]) -> bool:
     """Tell whether every pull request is in the base in all its runtime files."""
     return all(entry.presence in ("exact", "changed") for entry in merged)
@@ -213,25 +231,14 @@ def _layer_files(plan: Plan, time_ns: int) -> dict[str, layer.LayerFile]:
 
 def _meta(tree: SourceTree, path: str, git_mode: str | None, time_ns: int) -> FileMeta:
     known = tree.files.get(path)
-    meta = known.meta if known else _siblings_meta(tree, path)
+    if known is None:
+        return replace(layer.new_file_meta(tree, path, executable=git_mode == "100755"), mtime_ns=time_ns)
+    meta = known.meta
     is_executable = git_mode == "100755" if git_mode else bool(meta.mode & 0o100)
     if is_executable != bool(meta.mode & 0o100):
         mode = meta.mode | (meta.mode & 0o444) >> 2 if is_executable else meta.mode & ~0o111
         meta = replace(meta, mode=mode)
     return replace(meta, mtime_ns=time_ns)
-
-
-def _siblings_meta(tree: SourceTree, path: str) -> FileMeta:
-    """Return the commonest metadata among the files of the nearest folder that has any."""
-    folder = PurePosixPath(path).parent
-    while True:
-        prefix = f"{folder}/"
-        metas = [(f.meta.mode & ~0o111, f.meta.uid, f.meta.gid) for p, f in tree.files.items() if p.startswith(prefix)]
-        if metas or folder == folder.parent:
-            break
-        folder = folder.parent
-    mode, uid, gid = Counter(sorted(metas)).most_common(1)[0][0] if metas else (0o644, 0, 0)
-    return FileMeta(mode, uid, gid, 0)
 
 
 def _own_files(plan: Plan, manifest: bytes, time_ns: int) -> list[layer.LayerFile]:
@@ -264,8 +271,11 @@ def _labels(plan: Plan, plan_digest: Digest, manifest_digest: Digest) -> dict[st
         f"{PROJECT}.manifest-digest": manifest_digest,
         f"{PROJECT}.base-config-digest": base.config_digest,
     }
-    if base.digest is not None:
-        labels["org.opencontainers.image.base.digest"] = base.digest
+    inherited = base.local.labels if base.local else {}
+    labels |= {f"{PROJECT}.base.{key}": value for key, value in inherited.items() if key.startswith(_OCI_LABELS)}
+    if base.digest is not None or f"{_OCI_LABELS}base.digest" in inherited:
+        # Empty rather than the grandparent's, where the base has no digest of its own.
+        labels[f"{_OCI_LABELS}base.digest"] = base.digest or ""
     return labels
 
 
@@ -290,7 +300,8 @@ def _manifest(plan: Plan, files: Mapping[str, layer.LayerFile], stale: Sequence[
         skipped=talk.skipped,
         carried=talk.carried,
         patches=talk.patches,
-        findings=talk.findings,
+        # Who introduced a thing depends on how much history is at hand: it is told, and not part of the record.
+        findings=tuple(finding.model_copy(update={"introduced_by": None}) for finding in talk.findings),
         drift=talk.drift,
         not_checked=talk.not_checked,
         acknowledged_checks=tuple((a.check, a.reason) for a in plan.overlay.acknowledge if a.check),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -226,8 +227,16 @@ def _checks(checks: Iterable[records.CheckRecord]) -> RenderableType:
     return table
 
 
+class _Table(Table):
+    """A table whose cells are plain text: rich's own markup, as in `[/x]`, means nothing in a file name."""
+
+    def add_row(self, *cells: RenderableType | None, **words: Any) -> None:
+        """Add a row; strings are taken as they are."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **words)
+
+
 def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table

@@ -96,6 +96,22 @@ def test_each_difference_is_its_own_class(after, expected):
     assert audit.verdict(audit.judge(seen), ()) == "failed"
 
 
+def test_another_mode_or_owner_is_found():
+    seen = observed(py(a="new", b="same"), DECLARED.model_copy(update={"mode": 0o600}))
+    assert classes(seen) == {("changed-undeclared", "sglang/a.py")}
+
+
+def test_a_setting_of_the_image_that_is_not_the_bases_is_found():
+    seen = observed(py(a="new", b="same"), DECLARED)
+    evil = replace(seen.image, config={"config": {"Env": ["LD_PRELOAD=/x.so"]}})
+    assert classes(replace(seen, image=evil)) == {("changed-undeclared", "config: Env")}
+
+
+def test_what_is_never_looked_at_is_said_and_does_not_make_it_unknown():
+    seen = observed(py(a="new", b="same"), DECLARED)
+    assert audit.not_inspected(seen) == (audit.ELSEWHERE,)
+
+
 def test_a_declared_file_equal_to_the_base_is_only_a_warning():
     seen = observed(py(a="old", b="same"), final("sglang/a.py", "old", "old"))
     assert classes(seen) == {("declared-but-identical-to-base", "sglang/a.py")}

@@ -422,6 +422,50 @@ def test_a_base_that_is_itself_an_overlay_is_named(scene, toy_base):
     assert any("was itself built by this tool" in note for note in done.document["notes"])
 
 
+def test_an_impostor_with_the_same_label_is_not_reused(scene, toy_base):
+    base = toy_base(base_files())
+    real = scene.build(base, "--pr", "1").document["image"]["id"]
+    labels = scene.engine.images.get(scene.tag).labels
+    container = scene.engine.containers.create(base, ["-c", "echo evil > /evil"], entrypoint="sh", network_mode="none")
+    container.start()
+    container.wait()
+    impostor = container.commit(f"overlay-lab-run/{scene.run_label.value}", "impostor", conf={"Labels": dict(labels)})
+    container.remove()
+    scene.engine.images.remove(scene.tag, force=True)
+    done = scene.build(base, "--pr", "1")
+    assert done.document["image"]["id"] == real != impostor.id
+    assert not done.document["image"]["reused"]
+
+
+def test_a_link_of_the_base_never_becomes_a_folder(make_scene, history, toy_base):
+    history.commit(upstream_files(), "start")
+    history.squash(1, "Add below", [{"python/sglang/srt/models/new.py": "x = 1\n"}])
+    base = toy_base(base_files(), lines=[f"RUN mkdir -p /opt/models && ln -s /opt/models {ROOT}/sglang/srt/models"])
+    done = make_scene(history).run("plan", "--base", base, "--pr", "1")
+    assert (done.exit_code, done.document["verdict"]) == (1, "refused")
+    assert "sglang/srt/models is a link in the base" in done.stderr
+
+
+def test_a_report_never_replaces_what_is_no_file(scene, toy_base, tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real.json")
+    done = scene.build(toy_base(base_files()), "--pr", "1", "--report", link)
+    assert done.exit_code == 2
+    assert link.is_symlink()
+
+
+def test_names_from_strangers_are_shown_as_they_are_without_their_control_signs(make_scene, history, toy_base):
+    history.commit(upstream_files(), "start")
+    history.squash(1, "Add \x1b[31m[/x] title", [{"python/sglang/data/[/x].json": "{}\n"}])
+    scene = make_scene(history)
+    words = ("--catalogue", scene.catalogue, "--upstream", scene.upstream)
+    done = scene.overlay("plan", *words, "--base", toy_base(base_files()), "--pr", "1")
+    assert done.returncode == 0, done.stderr
+    assert "sglang/data/[/x].json" in done.stdout
+    assert "[/x] title" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
 class TestLineEndings:
     """Case C10: the image always gets LF; a patch with CRLF is refused unless it is to be normalised."""
 

@@ -10,6 +10,7 @@ from builder import catalogue, records
 from builder.errors import InputError
 
 ROOT = Path(__file__).parent.parent
+CARRY = "pull-requests = [1]\n[[carry]]\npath = '{}'\nfrom = '{}'\nreason = 'r'\n"
 
 
 @pytest.fixture
@@ -72,16 +73,25 @@ def test_committed_lock_pins_the_definition_as_it_is():
         ("pull-requests = [1]\n[[file]]\npath = 'sglang/a.py'\n", 2, "reason: is missing"),
         ("pull-requests = [1]\n[[file]]\npath = '/a.py'\nreason = 'r'\n", 3, "inside the package"),
         ("pull-requests = [1]\n[[file]]\npath = 'sglang/../a.py'\nreason = 'r'\n", 3, "inside the package"),
-        ("pull-requests = [1]\n[[file]]\npath = 'a.py'\nreason = ' '\n", 4, "must say why"),
+        ("pull-requests = [1]\n[[file]]\npath = 'sglang/a.py'\nreason = ' '\n", 4, "must say why"),
         ("pull-requests = [1]\n[[file]]\npath = 'a.py'\nreason = 'r'\nstrategy = 'cpoy'\n", 5, "found 'cpoy'"),
         (
             "pull-requests = [1]\n[[file]]\npath = 'a.py'\nreason = 'r'\n\n[[file]]\npath = 'b.py'\nreson = 'r'\n",
             8,
             "unknown key (did you mean 'reason'?)",
         ),
-        ("pull-requests = [1]\n[[carry]]\npath = 'a.py'\nfrom = 'pr:2'\nreason = 'r'\n", None, "none of pull-requests"),
-        ("pull-requests = [1]\n[[carry]]\npath = 'a.py'\nfrom = '2'\nreason = 'r'\n", 4, "must be 'pr:'"),
+        (
+            "pull-requests = [1]\n[[carry]]\npath = 'sglang/a.py'\nfrom = 'pr:2'\nreason = 'r'\n",
+            None,
+            "none of pull-requests",
+        ),
+        (CARRY.format("sglang/a.py", "2"), 4, "must be 'pr:'"),
         ("pull-requests = 1\n", 1, "must be a list"),
+        (
+            "pull-requests = [1]\n[[carry]]\npath = 'other/a.py'\nfrom = 'pr:1'\nreason = 'r'\n",
+            None,
+            "not inside the package",
+        ),
         ("pull-requests = [1]\n[[acknowledge]]\nreason = 'r'\n", 2, "either 'check'"),
         ("pull-requests = [1\n", None, "is not TOML"),
     ],

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.support.loopback import Answer, serve
 from tests.support.scene import write_catalogue
 
 
@@ -100,6 +101,19 @@ def test_settings_come_from_options_then_environment_then_the_catalogue(overlay,
     assert json.loads(done.stdout)["verdict"] == "ok"
     (shelf / "overlay.toml").write_text("upstraem = 'x'\n")
     assert "did you mean 'upstream'?" in overlay(*words).stderr
+
+
+def test_a_forge_that_only_the_catalogue_names_is_not_given_the_token(overlay, shelf, site):
+    with serve(lambda request: Answer(b"{}", status=404)) as server:
+        (shelf / "overlay.toml").write_text(f'forge = "{server.url}"\n')
+        words = ("plan", "--base", f"dir:{site}", "--pr", "1", "--catalogue", shelf)
+        overlay(*words, GITHUB_TOKEN="secret-token")
+        asked = list(server.requests)
+        overlay(*words, "--forge", server.url, GITHUB_TOKEN="secret-token")
+        trusted = list(server.requests)[len(asked) :]
+    assert asked
+    assert not any("secret-token" in str(request.headers) for request in asked)
+    assert any("secret-token" in str(request.headers) for request in trusted)
 
 
 def test_quiet_leaves_only_the_answer(overlay, shelf, site, history, tmp_path):

@@ -172,6 +172,38 @@ def test_a_rename_is_merged_along_the_rename():
     assert found.data == RESULT.replace(b"line 2\n", b"kept\n")
 
 
+def test_a_rename_out_of_the_package_deletes_what_was_there():
+    merged = run({PATH: PARENT}, ("examples/a.py", PARENT, PARENT), old_paths={"examples/a.py": UPSTREAM})
+    assert [(f.path, f.state, f.removes) for f in merged.files] == [(PATH, "clean", PATH)]
+    assert merged.skipped == (("examples/a.py", "not in the package"),)
+
+
+def test_a_rename_into_the_package_adds_the_file():
+    merged = run({}, (UPSTREAM, PARENT, RESULT), old_paths={UPSTREAM: "scripts/a.py"})
+    assert [(f.path, f.state, f.data) for f in merged.files] == [(PATH, "clean", RESULT)]
+
+
+def test_a_rename_whose_target_is_there_still_takes_the_old_name_away():
+    tree = {"sglang/srt/old.py": PARENT, PATH: RESULT}
+    (found,) = run(tree, (UPSTREAM, PARENT, RESULT), old_paths={UPSTREAM: "python/sglang/srt/old.py"}).files
+    assert (found.state, found.removes) == ("clean", "sglang/srt/old.py")
+    tree["sglang/srt/old.py"] = PARENT + b"edited\n"
+    (found,) = run(tree, (UPSTREAM, PARENT, RESULT), old_paths={UPSTREAM: "python/sglang/srt/old.py"}).files
+    assert found.state == "conflict"
+
+
+def test_the_content_without_the_mode_is_not_the_change():
+    files = [change(UPSTREAM, PARENT, PARENT, result_mode="100755")]
+    base = {PATH: BaseFile(Oid.of_blob(PARENT), "100644", PARENT)}
+    pull = PullRequest("o/r", 1, Oid("1" * 40), Oid("2" * 40), 0, "squash")
+    sides = Sides(lambda _: PARENT, lambda _: PARENT)
+    merged = merge_pull_request(
+        files, Subject(pull, bare_overlay((1,)), base, base, sides, merge_file, lambda _: False)
+    )
+    assert merged.presence == "unknown"
+    assert "only the mode changes" in merged.files[0].reason
+
+
 def test_a_pure_rename_moves_the_file():
     old_paths = {UPSTREAM: "python/sglang/srt/old.py"}
     merged = run({"sglang/srt/old.py": PARENT}, (UPSTREAM, PARENT, PARENT), old_paths=old_paths)
