@@ -270,6 +270,8 @@ def _judge(change: Change, subject: Subject) -> tuple[Versions, Evidence]:
     parent = subject.sides.parent(change.old_path or change.path) if change.parent_blob else None
     result = subject.sides.result(change.path) if change.result_blob else None
     ours = mine.data if mine else None
+    if mine is not None and ours is None and mine.blob == change.parent_blob and mine.git_mode == change.parent_mode:
+        ours = parent  # not kept in memory, and known by its blob to be the file the pull request changes
     if mine is not None and ours is None:
         same = mine.blob == change.result_blob and mine.git_mode == change.result_mode
         fact = "equal to the pull request's result" if same else "a link or a large binary file in the base"

@@ -225,6 +225,18 @@ def test_binary_files_are_never_merged():
     assert one({PATH: b"\0parent"}, b"\0parent", b"\0result").data == b"\0result"
 
 
+@pytest.mark.parametrize("result", [b"\0result", None])
+def test_a_large_file_known_by_its_blob_is_the_pull_requests_to_change(result):
+    data = b"\0parent"
+    base = {PATH: BaseFile(Oid.of_blob(data), "100644", None)}
+    pull = PullRequest("o/r", 1, Oid("1" * 40), Oid("2" * 40), 0, "squash")
+    sides = Sides(lambda _: data, lambda _: result)
+    subject = Subject(pull, bare_overlay((1,)), base, base, sides, merge_file, lambda _: False)
+    (found,) = merge_pull_request([change(UPSTREAM, data, result)], subject).files
+    assert (found.state, found.data) == ("clean", result)
+    assert found.removes == (PATH if result is None else None)
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
