@@ -119,7 +119,9 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     if isinstance(base, ImageBase):
         base, tree = _pulled_tree(base, overlay, request, doors)
         notes += [*base.notes, *_lineage_notes(base, lock)]
-    overlay, series, notes = _admitted(overlay, series, alias, tree, request, notes)
+    overlay, series, dropped = _admitted(overlay, series, alias, tree, request)
+    if dropped:
+        notes[0] = dropped  # instead of the choice that does not hold
     found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
     plans.refuse_hiding(tree, edits)
     present = plans.is_present(found.merged) and not request.is_forced
@@ -177,7 +179,6 @@ def _refuse_wishes(wanted: Wanted) -> None:
 
 
 def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, doors: Doors) -> Outcome:
-    assert made.built is not None
     started = _now()
     inputs = smoke_inputs(made, wanted)
     known = same_image(engine, made)
@@ -217,10 +218,8 @@ def _load_and_smoke(made: Plan, tag: ImageRef, wanted: Wanted, engine: Engine, d
 
 
 def _load(made: Plan, engine: Engine) -> tuple[LocalImage, str]:
-    assert made.built is not None
-    assert isinstance(made.base, ImageBase)
-    assert made.base.local is not None
-    return engine.load(made.built.config, made.built.layer, made.base.local, made.built.deletions)
+    built = made.to_build
+    return engine.load(built.config, built.layer, made.local_base, built.deletions)
 
 
 def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, ...]) -> Lock | None:
@@ -307,22 +306,21 @@ def _admitted(
     alias: str | None,
     tree: SourceTree,
     request: Request,
-    notes: list[str],
-) -> tuple[Overlay, tuple[patches.Patch, ...], list[str]]:
-    """Drop a definition that does not admit this base; one asked for by name is refused instead."""
+) -> tuple[Overlay, tuple[patches.Patch, ...], str]:
+    """Drop a definition that does not admit this base and say so; one asked for by name is refused instead."""
     if not overlay.bases or alias in overlay.bases:
-        return overlay, series, notes
+        return overlay, series, ""
     conditions = [entry for entry in overlay.bases if not catalogue.is_base_alias(entry)]
     where = f"overlays/{overlay.name}.toml: bases"
     facts = [predicates.evaluate(predicates.parse(text, where), tree.read, tree.read) for text in conditions]
     if any(truth.value for truth in facts):
-        return overlay, series, notes
+        return overlay, series, ""
     why = "; ".join(truth.fact for truth in facts) or f"it is for {', '.join(overlay.bases)}"
     if request.overlay is not None:
         hint = "add the base to its 'bases' after reviewing it, or leave --overlay out"
         raise InputError(where, f"does not admit {request.base}: {why}", hint=hint)
     note = f"definition {overlay.name} does not admit this base and is not used ({why})"
-    return catalogue.bare_overlay(overlay.pull_requests, overlay.upstream), (), [note]
+    return catalogue.bare_overlay(overlay.pull_requests, overlay.upstream), (), note
 
 
 def _compose(
@@ -486,31 +484,26 @@ def _mentions(tree: SourceTree) -> Callable[[str], bool]:
 
 def default_tag(made: Plan) -> ImageRef:
     """Return `sglang-<alias>-<overlay>:local`; a base without an alias gives its own tag or digest."""
-    base = made.base
-    assert isinstance(base, ImageBase)
+    base = made.image_base
     name = base.alias or base.reference.tag or base.config_digest.hex[:12]
     return ImageRef.parse(f"{made.overlay.package}-{name.lower().replace('_', '-')}-{made.overlay.name}:local")
 
 
 def refuse_tag(tag: ImageRef, made: Plan, engine: Engine, *, is_replacing: bool) -> None:
     """Refuse the base's own tag always, and one that another image has unless it may be replaced."""
-    base = made.base
-    assert isinstance(base, ImageBase)
-    assert base.local is not None
-    assert made.built is not None
     there = engine.inspect(str(tag))
-    own = {base.reference.repository_and_tag, *base.local.repo_tags}
-    if tag.repository_and_tag in own or (there is not None and there.id == base.local.id):
+    own = {made.image_base.reference.repository_and_tag, *made.local_base.repo_tags}
+    if tag.repository_and_tag in own or (there is not None and there.id == made.local_base.id):
         hint = "give another name with --tag"
         raise InputError(f"tag {tag}", "is the base's own; it is never moved", hint=hint)
-    if there is None or is_replacing or there.labels.get(f"{PROJECT}.plan-digest") == made.built.plan_digest:
+    if there is None or is_replacing or there.labels.get(f"{PROJECT}.plan-digest") == made.to_build.plan_digest:
         return
     found = there.labels.get(f"{PROJECT}.plan-digest")
     fact = f"that image was built from plan {found}" if found else "that image was not built by this tool"
     raise Refused(
         f"tag {tag}",
         "belongs to another image",
-        facts=(f"{fact}: {there.id}", f"this plan is {made.built.plan_digest}"),
+        facts=(f"{fact}: {there.id}", f"this plan is {made.to_build.plan_digest}"),
         hint="give --replace to move the tag, or another --tag",
     )
 
@@ -521,14 +514,11 @@ def same_image(engine: Engine, made: Plan) -> LocalImage | None:
     A label proves nothing: its layers must be the base's and the very layer of this plan. (An engine that repacked the
     layer gives it another diff ID; such an image is built again.)
     """
-    built, base = made.built, made.base
-    assert built is not None
-    assert isinstance(base, ImageBase)
-    assert base.local is not None
+    built = made.to_build
     exact = engine.inspect(built.config_digest)
     if exact is not None:
         return exact
-    layers = (*base.local.diff_ids, built.layer.diff_id)
+    layers = (*made.local_base.diff_ids, built.layer.diff_id)
     labelled = engine.find(f"{PROJECT}.plan-digest", built.plan_digest)
     return next((image for image in labelled if image.diff_ids == layers and image.repo_tags), None)
 
@@ -557,14 +547,11 @@ def _smoke(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine) -> tup
 
 def smoke_subject(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine) -> smoke.Subject:
     """Gather what the checks may look at."""
-    base = made.base
-    assert isinstance(base, ImageBase)
-    assert base.local is not None
     python = tuple(path for path in made.overlaid if path.endswith(".py"))
     return smoke.Subject(
         engine=engine,
         image=image.id,
-        base=base.local.id,
+        base=made.local_base.id,
         overlaid=python,
         added=made.added & set(python),
         importers=smoke.importers_of(made.tree.paths, made.read, python),
@@ -580,9 +567,8 @@ def smoke_subject(made: Plan, image: LocalImage, wanted: Wanted, engine: Engine)
 
 def smoke_inputs(made: Plan, wanted: Wanted) -> Digest:
     """Digest all that the smoke test's answer depends on, so that an earlier answer can be told to be of this test."""
-    assert made.built is not None
     value = {
-        "plan": made.built.plan_digest,
+        "plan": made.to_build.plan_digest,
         "draft": _headers(wanted.draft),
         "target": _headers(wanted.target),
         "require": sorted(wanted.require),
@@ -619,8 +605,7 @@ def _earlier_report(state: Path, image: LocalImage, inputs: Digest) -> Report | 
 
 
 def _report(outcome: Outcome, inputs: Digest, started: str, engine: Engine, mirror: str | None) -> Report:
-    built = outcome.plan.built
-    assert built is not None
+    built = outcome.plan.to_build
     assert outcome.image is not None
     is_ok = outcome.verdict == "ok"
     return Report(

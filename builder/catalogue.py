@@ -246,7 +246,6 @@ class Image(_Section):
     reference: str
     digest: tuple[KnownDigest, ...] = Field(default=(), strict=False)
     live_root: str | None = None
-    cuda12_sibling: str | None = None
     notes: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")

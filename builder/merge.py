@@ -56,7 +56,6 @@ _BUILD_FILES = re.compile(
     r"|build\.rs|requirements[\w.-]*\.txt|constraints[\w.-]*\.txt|uv\.lock|poetry\.lock)$|\.cmake$"
 )
 _JIT = re.compile(r"/jit/|/jit_kernel/")
-_SAMPLE_LINES = 12
 
 
 @dataclass(frozen=True)

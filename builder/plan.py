@@ -13,7 +13,7 @@ from builder.catalogue import Overlay
 from builder.compat import Drift, Finding
 from builder.errors import Refused
 from builder.merge import FileResult, Merged
-from builder.model import Digest, FileMeta, Layer, Oid, SourceTree
+from builder.model import Digest, FileMeta, Layer, LocalImage, Oid, SourceTree
 from builder.patches import Patch, PatchOutcome
 from builder.records import (
     MANIFEST_FOLDER,
@@ -98,6 +98,24 @@ class Plan:
     built: Built | None = None
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def image_base(self) -> ImageBase:
+        """The base image; a folder base has none, and nothing is built on it."""
+        assert isinstance(self.base, ImageBase)
+        return self.base
+
+    @property
+    def local_base(self) -> LocalImage:
+        """The base as the engine has it; its tree was read from there."""
+        assert self.image_base.local is not None
+        return self.image_base.local
+
+    @property
+    def to_build(self) -> Built:
+        """The bytes to build; only where the verdict is ok and the base an image."""
+        assert self.built is not None
+        return self.built
+
     def read(self, path: str) -> bytes | None:
         """Read a path of the merged tree."""
         return self.edits[path].data if path in self.edits else self.tree.read(path)
@@ -179,9 +197,6 @@ def document(plan: Plan) -> PlanDocument:
 
 def with_bytes(plan: Plan, committed: int) -> Plan:
     """Return the plan with its manifest, layer, config and digest; `committed` (s since 1970) dates every file."""
-    base = plan.base
-    assert isinstance(base, ImageBase)
-    assert base.local is not None
     time_ns = committed * 1_000_000_000
     stale = stale_bytecode(plan.tree, tuple(plan.edits))
     files = _layer_files(plan, time_ns)
@@ -191,7 +206,7 @@ def with_bytes(plan: Plan, committed: int) -> Plan:
     made = layer.build([*files.values(), *own], deletions, plan.tree.folders, time_ns)
     plan_digest = _plan_digest(plan, files, own, deletions)
     config = layer.image_config(
-        base.config or layer.projected_config(base.local),
+        plan.image_base.config or layer.projected_config(plan.local_base),
         made,
         created=committed,
         labels=_labels(plan, plan_digest, Digest.of(manifest)),
@@ -204,8 +219,7 @@ def _plan_digest(
     plan: Plan, files: Mapping[str, layer.LayerFile], own: Sequence[layer.LayerFile], deletions: Sequence[str]
 ) -> Digest:
     """Digest the canonical plan: what goes where, on which base; the manifest is one of the files."""
-    base = plan.base
-    assert isinstance(base, ImageBase)
+    base = plan.image_base
     entries = [[f.path, Oid.of_blob(f.data), f.meta.mode, f.meta.uid, f.meta.gid] for f in (*files.values(), *own)]
     value = {
         "schema": "overlay.canonical-plan/1",
@@ -259,8 +273,7 @@ def _absolute(tree: SourceTree, path: str) -> str:
 
 
 def _labels(plan: Plan, plan_digest: Digest, manifest_digest: Digest) -> dict[str, str]:
-    base = plan.base
-    assert isinstance(base, ImageBase)
+    base = plan.image_base
     labels = {
         "org.opencontainers.image.base.name": base.reference.repository_and_tag,
         f"{PROJECT}.version": __version__,
@@ -271,7 +284,7 @@ def _labels(plan: Plan, plan_digest: Digest, manifest_digest: Digest) -> dict[st
         f"{PROJECT}.manifest-digest": manifest_digest,
         f"{PROJECT}.base-config-digest": base.config_digest,
     }
-    inherited = base.local.labels if base.local else {}
+    inherited = plan.local_base.labels
     labels |= {f"{PROJECT}.base.{key}": value for key, value in inherited.items() if key.startswith(_OCI_LABELS)}
     if base.digest is not None or f"{_OCI_LABELS}base.digest" in inherited:
         # Empty rather than the grandparent's, where the base has no digest of its own.

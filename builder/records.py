@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -506,8 +505,3 @@ def write_atomic(path: Path, data: bytes) -> None:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         raise Unavailable(str(path), f"could not be written: {error.strerror or error}") from None
-
-
-def sorted_by_id(records: Iterable[_R]) -> tuple[_R, ...]:
-    """Return records in a stable order: by their canonical text."""
-    return tuple(sorted(records, key=canonical))

@@ -466,6 +466,14 @@ def test_names_from_strangers_are_shown_as_they_are_without_their_control_signs(
     assert "\x1b" not in done.stdout
 
 
+def test_a_definition_that_is_not_used_hides_no_other_note(scene, toy_base):
+    scene.define("o", 'title = "t"\npull-requests = [1]\nbases = ["exists sglang/srt/none.py"]\n')
+    notes = scene.run("plan", "--base", toy_base(base_files()), "--pr", "1").document["notes"]
+    assert len(notes) == 2
+    assert "o does not admit this base" in notes[0]
+    assert "pinned by its config digest" in notes[1]
+
+
 class TestLineEndings:
     """Case C10: the image always gets LF; a patch with CRLF is refused unless it is to be normalised."""
 
