@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,14 +14,29 @@ from pathlib import Path
 
 import filelock
 
+from builder import (
+    __version__,
+    carry,
+    catalogue,
+    compat,
+    donors,
+    patches,
+    predicates,
+    prerequisites,
+    records,
+    smoke,
+    source_tree,
+    symbols,
+)
 from builder import base as bases
-from builder import carry, catalogue, compat, patches, predicates, records, smoke, source_tree, symbols
+from builder import drift as drifts
 from builder import plan as plans
 from builder.base import FolderBase, ImageBase, Sources
-from builder.catalogue import Catalogue, Overlay
+from builder.catalogue import Catalogue, Image, Overlay
 from builder.checkpoint import Checkpoint, PublishedDraft
-from builder.doors import Engine, Progress, Upstream
+from builder.doors import Engine, Progress, TypeChecker, Upstream
 from builder.errors import InputError, Refused, Unavailable
+from builder.guards import Hardware
 from builder.merge import BaseFile, FileResult, Merged, Sides, Subject, merge_pull_request, refuse_strangers
 from builder.model import (
     Check,
@@ -35,8 +51,11 @@ from builder.model import (
     SourceTree,
 )
 from builder.plan import Edit, Findings, Plan
-from builder.records import PROJECT, Lock, Report, canonical, write_atomic
+from builder.records import PROJECT, Lock, Report, Tool, canonical, write_atomic
 from builder.suggest import did_you_mean
+
+_PLACE = re.compile(r" \(([^()]+):\d+\)$")
+"""The path in what a finding says a tree has: `name (path:line)`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,8 @@ class Request:
     accept_closed: bool = False
     is_normalising: bool = False
     """Whether compat patches with CRLF line ends are read as if they had LF; both digests are recorded."""
+    is_locked: bool = False
+    """Whether all must be what the definition's lock says, the type checker's version included."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,7 @@ class Doors:
     merge3: Merge3
     progress: Progress
     say: Callable[[str], None]
+    checker: TypeChecker
 
 
 @dataclass(frozen=True)
@@ -99,8 +121,27 @@ class Outcome:
         return self.plan.verdict
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a plan is made from, resolved and read: the definition with its patches, the base and the pull requests."""
+
+    overlay: Overlay
+    series: tuple[patches.Patch, ...]
+    base: FolderBase | ImageBase
+    tree: SourceTree
+    pulls: tuple[PullRequest, ...]
+    upstream: Upstream
+    notes: tuple[str, ...] = ()
+    is_forced: bool = False
+
+
 def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     """Run steps 1 to 8: everything that can be known before the engine is given a layer."""
+    return complete(prepare(request, shelf, doors), doors)
+
+
+def prepare(request: Request, shelf: Catalogue, doors: Doors) -> Prepared:
+    """Run steps 1 to 4: choose the definition, resolve base and pull requests, read the base's tree."""
     named = bases.named(request.base, shelf)
     alias = named[1].alias if isinstance(named, tuple) and named[1] else None
     choice = catalogue.choose(shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias)
@@ -108,6 +149,8 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     refuse_unknown_checks(overlay)
     series = _load_patches(shelf, overlay, is_normalising=request.is_normalising)
     lock = _read_lock(shelf, overlay, series)
+    if request.is_locked:
+        _refuse_unlocked(overlay, lock, named, doors.checker)
     # Whatever is wrong with the names is said before anything is fetched or pulled.
     base: FolderBase | ImageBase
     if isinstance(named, FolderBase):
@@ -115,20 +158,42 @@ def make_plan(request: Request, shelf: Catalogue, doors: Doors) -> Plan:
     else:
         base = bases.resolve(request.base, shelf, doors.sources(), request.platform, lock)
     upstream = doors.upstream(overlay.upstream)
-    pulls = [_resolve(upstream, overlay, number, lock, request) for number in overlay.pull_requests]
+    pulls = tuple(_resolve(upstream, overlay, number, lock, request) for number in overlay.pull_requests)
     if isinstance(base, ImageBase):
         base, tree = _pulled_tree(base, overlay, request, doors)
         notes += [*base.notes, *_lineage_notes(base, lock)]
     overlay, series, dropped = _admitted(overlay, series, alias, tree, request)
     if dropped:
         notes[0] = dropped  # instead of the choice that does not hold
-    found, edits = _compose(overlay, series, pulls, tree, upstream, doors, is_forced=request.is_forced)
+    return Prepared(overlay, series, base, tree, pulls, upstream, tuple(notes), request.is_forced)
+
+
+def complete(prepared: Prepared, doors: Doors) -> Plan:
+    """Run steps 5 to 8 on what was prepared; a definition or patches that were changed since give another plan."""
+    overlay, base, tree, pulls = prepared.overlay, prepared.base, prepared.tree, prepared.pulls
+    found, edits = _compose(
+        overlay,
+        prepared.series,
+        [*pulls],
+        tree,
+        prepared.upstream,
+        doors,
+        _hardware(base, tree),
+        is_forced=prepared.is_forced,
+    )
     plans.refuse_hiding(tree, edits)
-    present = plans.is_present(found.merged) and not request.is_forced
+    present = plans.is_present(found.merged) and not prepared.is_forced
     verdict = plans.verdict_of(found, is_present=present, has_edits=bool(edits))
-    made = Plan(overlay, base, tree, found, edits, verdict, notes=tuple(notes))
+    made = Plan(overlay, base, tree, found, edits, verdict, notes=prepared.notes)
     is_buildable = verdict == "ok" and isinstance(base, ImageBase)
     return plans.with_bytes(made, max(pull.committed for pull in pulls)) if is_buildable else made
+
+
+def _hardware(base: FolderBase | ImageBase, tree: SourceTree) -> Hardware:
+    local = base.local if isinstance(base, ImageBase) else None
+    settings = local.config.get("config") if local else None
+    environment = settings.get("Env") if isinstance(settings, Mapping) else None
+    return Hardware.of(tree, environment or ())
 
 
 def refuse_unknown_checks(overlay: Overlay) -> None:
@@ -242,6 +307,26 @@ def _read_lock(shelf: Catalogue, overlay: Overlay, series: tuple[patches.Patch, 
     return lock
 
 
+def _refuse_unlocked(
+    overlay: Overlay, lock: Lock | None, named: FolderBase | tuple[ImageRef, Image | None], checker: TypeChecker
+) -> None:
+    """Refuse whatever `--locked` finds not pinned, or pinned to something else."""
+    if lock is None:
+        what = "a bare overlay has no lock" if overlay.is_bare else f"{overlay.name}.lock.json does not exist"
+        raise Refused("--locked", what, hint="lock a definition and name it, or leave --locked out")
+    facts = [f"#{number} is not pinned" for number in overlay.pull_requests if lock.pull_request(number) is None]
+    if isinstance(named, FolderBase):
+        facts.append(f"{named.name} is a folder, which nothing pins")
+    elif lock.base(named[1].alias if named[1] else None, named[0].repository_and_tag) is None:
+        facts.append(f"{named[0]} is not pinned")
+    found = f"{checker.name} {checker.version()}"
+    if lock.checker != found:
+        facts.append(f"type checker: the lock has {lock.checker}, here is {found}")
+    if facts:
+        hint = f"install the checker of the lock, or write what you reviewed into {overlay.name}.lock.json"
+        raise Refused(f"{overlay.name}.lock.json", "does not hold what --locked needs", facts=facts, hint=hint)
+
+
 def _patch_difference(patch_id: str, pinned: str | None, actual: patches.Patch | None) -> str:
     """Say how a patch differs from the lock; empty where it does not."""
     found = actual.sha256 if actual else None
@@ -330,34 +415,35 @@ def _compose(
     tree: SourceTree,
     upstream: Upstream,
     doors: Doors,
+    hardware: Hardware,
     *,
     is_forced: bool,
 ) -> tuple[Findings, dict[str, Edit]]:
     """Steps 5 to 7: merge every pull request, carry, patch, check; a refusal ends the steps that build on it."""
     untouched = {path: BaseFile(f.blob, f.git_mode, f.data) for path, f in tree.files.items()}
+    is_mentioned = _mentions(tree)
+    subjects = [
+        Subject(pull, overlay, untouched, untouched, _sides(upstream, pull), doors.merge3, is_mentioned, is_forced)
+        for pull in pulls
+    ]
+    changes = {pull.number: upstream.changes(pull) for pull in pulls}
+    prerequisites.refuse_order(subjects, changes, upstream)
     edits: dict[str, Edit] = {}
     merged: list[Merged] = []
-    for pull in pulls:
-        subject = Subject(
-            pull,
-            overlay,
-            _as_merged(untouched, edits),
-            untouched,
-            _sides(upstream, pull),
-            doors.merge3,
-            _mentions(tree),
-            is_forced=is_forced,
-        )
-        doors.say(f"merging {pull}")
-        merged.append(merge_pull_request(upstream.changes(pull), subject))
+    for index, subject in enumerate(subjects):
+        doors.say(f"merging {subject.pull_request}")
+        subjects[index] = replace(subject, ours=_as_merged(untouched, edits))
+        merged.append(merge_pull_request(changes[subject.pull_request.number], subjects[index]))
         edits.update(_edits(merged[-1].files))
     refuse_strangers(overlay, merged)
     found = Findings(merged=tuple(merged))
     if any(result.is_blocking for entry in merged for result in entry.files):
-        return found, edits
+        return replace(found, prerequisites=prerequisites.search(subjects, merged, changes, upstream)), edits
     if plans.is_present(merged) and not is_forced:
         return found, {}
-    return _fit(found, edits, overlay, series, pulls, tree, upstream)
+    found, edits = _fit(found, edits, overlay, series, pulls, tree, upstream, doors, hardware)
+    known = prerequisites.with_findings(found.prerequisites, found.findings, merged, has_history=upstream.has_history)
+    return replace(found, prerequisites=known), edits
 
 
 def _fit(
@@ -368,6 +454,8 @@ def _fit(
     pulls: list[PullRequest],
     tree: SourceTree,
     upstream: Upstream,
+    doors: Doors,
+    hardware: Hardware,
 ) -> tuple[Findings, dict[str, Edit]]:
     """Carry and patch the merged tree so that it fits the base, then check that it does."""
     results = {pull.number: _reader_at(upstream, pull.result, overlay) for pull in pulls}
@@ -380,43 +468,68 @@ def _fit(
     found = replace(found, carried=carried, patches=tuple(zip(series, outcome.outcomes, strict=True)))
     if outcome.is_rejected or any(entry.outcome == "rejected" for entry in carried):
         return found, edits  # none of the patches is on the tree, so findings would be about their absence
-    before = compat.Tree(tree.paths, tree.read)
+    blobs = {path: file.blob for path, file in tree.files.items() if file.link is None}
+    before = compat.Tree(tree.paths, tree.read, blobs)
     removed = {path for path, edit in edits.items() if edit.data is None}
-    after = compat.Tree(frozenset(paths - removed), _reader(tree, edits))
+    after = compat.Tree(frozenset(paths - removed), _reader(tree, edits), _blobs(blobs, edits))
     changed = frozenset(edits)
-    checked = compat.check(before, after, changed, package=overlay.package)
-    findings = tuple(_explained(finding, overlay, upstream, pulls) for finding in checked.findings)
-    used = compat.dependencies(changed, after, overlay.package)
-    drift = compat.drift(
-        _differing(used, tree, upstream, pulls[0], overlay), before, _reader_at(upstream, pulls[0].parent, overlay)
-    )
-    return replace(found, findings=findings, unknown=checked.unknown, drift=drift, is_checked=True), edits
+    donor_trees = donors.trees(changed, found.merged, carried, overlay, tree, upstream)
+    comparison = compat.Comparison(before, after, changed, donor_trees, overlay.package, hardware)
+    doors.say(f"checking what {len(changed)} files need of the base, and what they break in it")
+    checked = compat.check(comparison, doors.checker, _acknowledgement(overlay))
+    findings = _introduced(checked.findings, overlay, upstream, pulls[-1])
+    drift = drifts.drift(before, after, changed, donor_trees, overlay.package)
+    done = replace(found, findings=findings, unknown=checked.unknown, drift=drift, checker=_version_of(doors.checker))
+    return done, edits
 
 
-def _explained(
-    finding: compat.Finding, overlay: Overlay, upstream: Upstream, pulls: list[PullRequest]
-) -> compat.Finding:
-    """Add who introduced the missing thing and whether the definition acknowledges it."""
-    reason = next(
-        (
+def _version_of(checker: TypeChecker) -> Tool:
+    """Return the checker as it is recorded; one that cannot be run has made the plan unknown already."""
+    try:
+        return Tool(name=checker.name, version=checker.version())
+    except Unavailable:
+        return Tool(name=checker.name, version="")
+
+
+def _blobs(blobs: Mapping[str, Oid], edits: Mapping[str, Edit]) -> dict[str, Oid]:
+    """Return the blob ids of the merged tree."""
+    kept = {path: blob for path, blob in blobs.items() if path not in edits}
+    return kept | {path: Oid.of_blob(edit.data) for path, edit in edits.items() if edit.data is not None}
+
+
+def _acknowledgement(overlay: Overlay) -> Callable[[compat.Finding], str | None]:
+    """Return what tells the written reason why a finding is accepted."""
+
+    def reason(finding: compat.Finding) -> str | None:
+        fitting = (
             entry.reason
             for entry in overlay.acknowledge
-            if entry.kind == finding.kind and entry.path == finding.path and entry.symbol in (None, finding.symbol)
-        ),
-        None,
+            if (entry.kind, entry.path) == (finding.kind, finding.path) and entry.symbol in (None, finding.symbol)
+        )
+        return next(fitting, None)
+
+    return reason
+
+
+def _introduced(
+    findings: tuple[compat.Finding, ...], overlay: Overlay, upstream: Upstream, pull: PullRequest
+) -> tuple[compat.Finding, ...]:
+    """Add who introduced the missing things; history is searched once for each of them."""
+    search = cache(lambda name, path: upstream.introduced(name, overlay.upstream_prefix + path, pull.result))
+    return tuple(
+        finding if finding.kind == "reverse" else replace(finding, introduced_by=search(*_sought(finding)))
+        for finding in findings
     )
-    name, path = _sought(finding)
-    introduced = upstream.introduced(name, overlay.upstream_prefix + path, pulls[-1].result)
-    return replace(finding, acknowledged=reason, introduced_by=introduced)
 
 
 def _sought(finding: compat.Finding) -> tuple[str, str]:
     """Return the name whose history tells who introduced a missing thing, and the package path to search."""
     if finding.kind == "module-missing":
-        module, name = finding.symbol, finding.names[0] if finding.names else finding.symbol.rpartition(".")[2]
-    else:
-        module, _, name = finding.symbol.rpartition(".")
-    return name, symbols.path_candidates(module)[1]
+        name = finding.names[0] if finding.names else finding.symbol.rpartition(".")[2]
+        return name, symbols.path_candidates(finding.symbol)[1]
+    module, _, name = finding.symbol.rpartition(".")
+    place = _PLACE.search(finding.donor_has or "")
+    return (finding.names[0] if finding.names else name), place[1] if place else symbols.path_candidates(module)[1]
 
 
 def _as_merged(untouched: Mapping[str, BaseFile], edits: Mapping[str, Edit]) -> dict[str, BaseFile]:
@@ -461,16 +574,6 @@ def _sides(upstream: Upstream, pull: PullRequest) -> Sides:
 
 def _reader_at(upstream: Upstream, commit: Oid, overlay: Overlay) -> Callable[[str], bytes | None]:
     return lambda path: upstream.read(commit, overlay.upstream_prefix + path)
-
-
-def _differing(
-    used: Sequence[str], tree: SourceTree, upstream: Upstream, pull: PullRequest, overlay: Overlay
-) -> tuple[str, ...]:
-    """Keep the paths whose blobs differ at the pull request's parent, and fetch those in one go."""
-    blobs = upstream.paths(pull.parent, overlay.upstream_prefix + overlay.package)
-    differing = [p for p in used if p in tree.files and tree.files[p].blob != blobs.get(overlay.upstream_prefix + p)]
-    upstream.prefetch(pull.parent, [overlay.upstream_prefix + path for path in differing])
-    return tuple(differing)
 
 
 def _mentions(tree: SourceTree) -> Callable[[str], bool]:
@@ -574,7 +677,7 @@ def smoke_inputs(made: Plan, wanted: Wanted) -> Digest:
         "require": sorted(wanted.require),
         "definition": made.overlay.model_dump(mode="json"),
         "checks": list(smoke.CHECKS),
-        "tool": plans.CHECKER.version,
+        "tool": __version__,
     }
     # Not the records' form: a checkpoint's config may hold NaN, Infinity and lone surrogates, as Python writes them.
     return Digest.of(json.dumps(value, sort_keys=True).encode())

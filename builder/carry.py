@@ -11,7 +11,7 @@ from typing import Literal
 
 from builder.catalogue import Carry
 from builder.model import ReadTree
-from builder.symbols import UnreadableError, parse
+from builder.symbols import UnreadableError, is_type_checking, parse
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,35 @@ def _carry_symbols(entry: Carry, ours: bytes, theirs: bytes, answer: Callable[..
     if not wanted:
         return answer("not needed", f"the base defines {', '.join(entry.symbols)}")
     # A definition that binds several names (a, b = ...) is taken once; the source's own order keeps it loadable.
-    spans = sorted({source[name] for name in wanted})
+    imports = _single_imports(theirs)
     lines = theirs.decode("utf-8").splitlines(keepends=True)
-    pieces = ["".join(lines[first - 1 : last]) for first, last in spans]
+    texts = {name: imports.get(name) or "".join(lines[first - 1 : last]) for name, (first, last) in source.items()}
+    pieces = [text for _, text in sorted({(source[name], texts[name]) for name in wanted})]
     text = ours.decode("utf-8")
     newline = "\r\n" if "\r\n" in text else "\n"
     body = (newline * 2).join([text.rstrip() + newline, *pieces])
     return answer("carried", f"the base lacks {', '.join(wanted)}", body.encode())
+
+
+def _single_imports(data: bytes) -> Mapping[str, str]:
+    """Return, for each name that a top-level import binds among others, the import of this name alone.
+
+    An import for type checkers only keeps its condition, and none of what else stands under it.
+    """
+    found: dict[str, str] = {}
+    for node in parse(data).body:
+        if isinstance(node, ast.If) and is_type_checking(node.test):
+            for part in node.body:
+                found |= {name: f"if {ast.unparse(node.test)}:\n    {text}" for name, text in _imports(part)}
+        elif isinstance(node, ast.Import | ast.ImportFrom) and len(node.names) > 1:
+            found |= dict(_imports(node))
+    return found
+
+
+def _imports(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+        alone = type(node)(**{**vars(node), "names": [alias]})
+        yield from ((name, f"{ast.unparse(alone)}\n") for name in bound(alone))
 
 
 def definitions(data: bytes) -> Mapping[str, tuple[int, int]]:
@@ -90,12 +112,13 @@ def definitions(data: bytes) -> Mapping[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for node in parse(data).body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        for name in _bound(node):
+        for name in bound(node):
             found[name] = (first, node.end_lineno or node.lineno)
     return found
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
+def bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a top-level statement binds, those inside an `if` or `try` too."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -105,7 +128,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 yield part.id
             elif part is not node and isinstance(part, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
-                yield from _bound(part)
+                yield from bound(part)
 
 
 def _with_needs(outcome: Carried, written: Mapping[str, bytes]) -> Carried:

@@ -354,19 +354,34 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def _read(path: Path, model: type[_Model]) -> _Model:
     where = f"{path.parent.name}/{path.name}"
-    if not _NAME.fullmatch(path.stem):
+    if not is_name(path.stem):
         raise InputError(where, "file names are lower-case letters, digits and single dots, dashes or underscores")
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(where, f"is not UTF-8 text: {error}", hint="save it as UTF-8") from None
+    return _parsed(text, where, model)
+
+
+def _parsed(text: str, where: str, model: type[_Model]) -> _Model:
+    try:
         table = tomllib.loads(text)
         _refuse_own_name(table, where, text)
         return model.model_validate(table)
-    except UnicodeDecodeError as error:
-        raise InputError(where, f"is not UTF-8 text: {error}", hint="save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(where, f"is not TOML: {error}", hint="mend the line it names") from None
     except ValidationError as error:
         raise _explained(error, where, text, model) from None
+
+
+def overlay_from(text: str, name: str) -> Overlay:
+    """Read a definition from its text; InputError names file, key and line."""
+    return _parsed(text, f"overlays/{name}.toml", Overlay).model_copy(update={"name": name})
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a file of the catalogue may be called so."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _refuse_own_name(table: Mapping[str, Any], where: str, text: str) -> None:

@@ -37,7 +37,7 @@ Exit codes:
   130  interrupted (143: by SIGTERM)
 """
 
-_DOCUMENTED = ("plan", "build", "smoke", "audit", "list")
+_DOCUMENTED = ("plan", "adapt", "build", "smoke", "audit", "list")
 _PIPE_WIDTH = 100_000
 _VERDICT_EXIT = {"ok": 0, "already-present": 0, "refused": 1, "failed": 1, "unknown": 1}
 _SETTING_KEYS = ("catalogue", "upstream", "upstream_branch", "forge", "registry_mirror", "json", "debug", "quiet")
@@ -128,6 +128,7 @@ def _plan_options(function: _F) -> _F:
         click.option("--live-root", metavar="PATH", help="Which copy of the package to use, where several are live."),
         click.option("--force", is_flag=True, help="Go on where the base already has the pull request."),
         click.option("--accept-closed", is_flag=True, help="Accept a pull request that was closed without merging."),
+        click.option("--locked", is_flag=True, help="Refuse whatever the definition's lock does not pin."),
         click.option("--normalise-line-endings", is_flag=True, help="Read patches with CRLF as if they had LF."),
     ]
     for option in reversed(options):
@@ -158,6 +159,22 @@ def plan(settings: Settings, **words: Any) -> int:
     made = build.make_plan(_request(words), shelf, _doors(settings, shelf))
     document = plans.document(made)
     return _answer(settings, document, render.plan)
+
+
+@cli.command()
+@_plan_options
+@click.option("--write", "is_writing", is_flag=True, help="Write patches and definition into the catalogue.")
+@click.option("--name", metavar="NAME", help="Name of the new definition; pr<number> by default.")
+@click.option("--accept", "accepted", metavar="ID", multiple=True, help="Take this alternative; repeat for several.")
+@_command
+def adapt(settings: Settings, **words: Any) -> int:
+    """Propose what makes the pull requests fit this base: compat patches and carries. Writes only with --write."""
+    from builder import adaptation, render
+
+    shelf = _catalogue(settings)
+    wish = adaptation.Wish(frozenset(words["accepted"]), words["is_writing"], words["name"])
+    made = adaptation.run(_request(words), wish, shelf, _doors(settings, shelf))
+    return _answer(settings, adaptation.document(made), render.adapt)
 
 
 @cli.command()
@@ -236,7 +253,7 @@ def list_(settings: Settings) -> int:
 @click.argument("name")
 @_command
 def schema(_settings: Settings, name: str) -> int:
-    """Print the JSON Schema of a document: plan, build, smoke, list, audit, lock, manifest, report."""
+    """Print the JSON Schema of a document: plan, adapt, build, smoke, list, audit, lock, manifest, report."""
     from builder import records
 
     click.echo(json.dumps(records.json_schema(name), indent=2, sort_keys=True))
@@ -257,6 +274,7 @@ def _request(words: Mapping[str, Any]) -> Request:
         is_forced=words["force"],
         accept_closed=words["accept_closed"],
         is_normalising=words["normalise_line_endings"],
+        is_locked=words["locked"],
     )
 
 
@@ -291,10 +309,12 @@ def _catalogue(settings: Settings) -> Catalogue:
 
 def _doors(settings: Settings, shelf: Catalogue) -> Doors:
     from builder.build import Doors
+    from builder.type_checker import Pyrefly
     from builder.upstream import merge_file
 
     talk = _Talk(settings)
     return Doors(
+        checker=Pyrefly(_cache_folder() / "type-checker"),
         sources=functools.cache(lambda: _sources(settings, shelf)),
         upstream=functools.cache(lambda repository: _upstream(settings, shelf, repository, talk)),
         merge3=merge_file,

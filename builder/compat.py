@@ -1,365 +1,104 @@
-"""Pure: what the merged tree needs and the base lacks, what the overlay breaks, and what it depends on that differs.
-
-Names only, by the standard library's parser: nothing is imported or run. What is not looked at stands in NOT_CHECKED.
-"""
+"""Pure: what the merged tree needs and the base lacks, what the overlay breaks, and whether any of it is reached."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import takewhile
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from builder.errors import InputError
-from builder.model import ReadTree, Tree
+from builder import falls, guards, leaves, names, typed
+from builder.doors import TypeChecker
+from builder.errors import Unavailable
+from builder.findings import KINDS, NOT_CHECKED, Finding, Kind, Result
+from builder.guards import Hardware
+from builder.model import Tree
 from builder.modules import Modules
-from builder.presence import definitions
-from builder.symbols import UnreadableError, module_of, parse, path_candidates
-from builder.uses import Use, uses
+from builder.symbols import UnreadableError, module_of, syntax
+from builder.uses import guards_at, shown
 
-__all__ = ["NOT_CHECKED", "Drift", "Finding", "Result", "Tree", "check", "drift", "module_of", "path_candidates"]
-
-Kind = Literal[
-    "module-missing", "name-missing", "attribute-missing", "signature", "config-leaf-missing", "reverse", "semantic"
-]
-KINDS: tuple[str, ...] = (*get_args(Kind), "needs-build")
-"""What an acknowledgement may name: the kinds of findings, and files that need a build."""
-
-NOT_CHECKED: tuple[Kind, ...] = ("attribute-missing", "signature", "config-leaf-missing", "semantic")
-"""Kinds that no rule of this version looks for: their absence from a plan says nothing."""
-
-_SIMILAR = 0.75
+__all__ = ["KINDS", "NOT_CHECKED", "Comparison", "Finding", "Kind", "Result", "Tree", "check", "module_of"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that the merged tree names and does not have.
+class Comparison:
+    """The trees that a check compares.
 
-    `symbol` is the full dotted name of a module or of a name in it; `names` are the names asked for. `line` is that of
-    the import or attribute in `path`; `guard` is the chain of `if`, `try`, function and class around it, the outermost
-    first. `base_has` is the closest definition of the base and where it stands.
+    `changed` are the paths that differ between the base and the merged tree, deleted ones included. `donors` has for
+    each changed path the whole tree that it comes from: the result of the last pull request that brings it.
     """
 
-    kind: Kind
-    path: str
-    line: int
-    symbol: str
-    guard: str
-    base_has: str | None
-    message: str
-    names: tuple[str, ...] = ()
-    introduced_by: str | None = None
-    acknowledged: str | None = None
+    before: Tree
+    after: Tree
+    changed: frozenset[str]
+    donors: Mapping[str, Tree] = field(default_factory=dict)
+    package: str = "sglang"
+    hardware: Hardware = field(default_factory=Hardware)
 
 
-@dataclass(frozen=True)
-class Result:
-    """All findings, and one line for each use that could not be judged: an unknown is never a pass."""
+def check(
+    comparison: Comparison,
+    checker: TypeChecker,
+    acknowledged: Callable[[Finding], str | None] = lambda _finding: None,
+) -> Result:
+    """Find what does not resolve or fit in the merged tree and does in the trees it is made of.
 
-    findings: tuple[Finding, ...]
-    unknown: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A file that the overlay uses and does not replace, and that differs between the PR's parent and the base.
-
-    `lines` are those that one side has and the other lacks; `definitions` are the ones that differ.
+    `acknowledged` gives the written reason why a finding is accepted. A checker that did not run leaves its kinds
+    unknown.
     """
-
-    path: str
-    lines: int
-    definitions: tuple[str, ...]
-
-
-def check(before: Tree, after: Tree, changed: Collection[str], package: str = "sglang") -> Result:
-    """Resolve what the changed files import from the package in `after`, and what other files import from them.
-
-    Differential: what the same file already had unresolved in `before` is no finding. `changed` are the paths that
-    differ between the two trees, deleted ones included.
-    """
-    old, new = Modules(before, package), Modules(after, package)
-    forward = [_new_faults(path, old, new) for path in sorted(changed) if path in after.paths]
-    reverse = [_new_faults(path, old, new) for path in _importers_of_lost(old, new, changed)]
-    counterparts = _Counterparts(old, [fault for faults in forward for fault in faults])
-    findings = [_forward(fault, counterparts) for faults in forward for fault in faults if not fault.unknown]
-    findings += [_reverse(fault, old) for faults in reverse for fault in faults if not fault.unknown]
-    unknown = [fault.unknown for faults in forward for fault in faults if fault.unknown]
-    # A file that the overlay leaves alone and that does not parse here did not do so before either.
-    unknown += [fault.unknown for faults in reverse for fault in faults if fault.unknown and not fault.is_whole_file]
-    return Result(tuple(findings), tuple(unknown))
+    old, new = Modules(comparison.before, comparison.package), Modules(comparison.after, comparison.package)
+    donors = _modules_of(comparison)
+    parts = [names.check(old, new, comparison.changed)]
+    parts.append(_typed(typed.Sides(old, new, comparison.changed, donors), checker))
+    absent = {finding.symbol for finding in parts[0].findings}
+    parts.append(leaves.check(old, new, comparison.changed, donors, absent))
+    judge = _Reach(new, comparison.hardware)
+    found = [judge.judged(finding) for finding in _once(finding for part in parts for finding in part.findings)]
+    found = [replace(finding, acknowledged=acknowledged(finding)) for finding in found]
+    fallen = falls.check(new, comparison.changed, [finding for finding in found if finding.is_open])
+    found += [replace(f, acknowledged=acknowledged(f)) for f in map(judge.judged, _unsaid(fallen, found))]
+    order = sorted(found, key=lambda f: (f.kind == "reverse", f.path, f.line, f.kind, f.symbol))
+    return Result(tuple(order), tuple(line for part in parts for line in part.unknown))
 
 
-# -- what is new in a file ---------------------------------------------------------------------------------------------
+def _modules_of(comparison: Comparison) -> dict[str, Modules]:
+    """Return path -> modules of its donor; one object for each tree, however many paths it has."""
+    made = {id(tree): Modules(tree, comparison.package) for tree in comparison.donors.values()}
+    return {path: made[id(tree)] for path, tree in comparison.donors.items()}
 
 
-@dataclass(frozen=True)
-class _Fault:
-    """A use that does not resolve; `unknown` says why it cannot be told."""
-
-    path: str
-    use: Use
-    kind: Literal["module-missing", "name-missing"] = "name-missing"
-    unknown: str = ""
-
-    @property
-    def symbol(self) -> str:
-        return f"{self.use.module}.{self.use.name}" if self.use.name else self.use.module
-
-    @property
-    def is_whole_file(self) -> bool:
-        return self.use.line == 0
-
-    def key(self, is_tolerated: bool) -> tuple[str, str, bool, bool]:
-        return self.kind, self.symbol, bool(self.unknown), is_tolerated
-
-
-def _new_faults(path: str, old: Modules, new: Modules) -> tuple[_Fault, ...]:
-    found = tuple(_faults(path, new))
-    if not found or path not in old.tree.paths:
-        return found  # nothing has to be told apart, and the other tree's side is half of the work
-    known = {fault.key(fault.use.is_tolerated) for fault in _faults(path, old) if not fault.is_whole_file}
-    # An import whose failure used to be caught, and no longer is, is new.
-    return tuple(fault for fault in found if known.isdisjoint({fault.key(False), fault.key(fault.use.is_tolerated)}))
-
-
-def _faults(path: str, modules: Modules) -> Iterator[_Fault]:
-    if module_of(path) is None:
-        return
+def _typed(sides: typed.Sides, checker: TypeChecker) -> Result:
     try:
-        tree = parse(modules.read(path))
-    except UnreadableError as error:
-        yield _Fault(path, Use(0, path, None, ()), unknown=f"{path}: {error}")
-        return
-    seen = set()
-    for use in uses(tree, path, modules):
-        fault = _fault(path, use, modules)
-        if fault and (fault.symbol, use.line) not in seen:
-            seen.add((fault.symbol, use.line))
-            yield fault
+        return Result(typed.check(sides, checker), ())
+    except Unavailable as error:
+        said = "; ".join((error.message, *error.facts[-1:]))
+        return Result((), (f"attribute-missing, signature: {error.where}: {said}",))
 
 
-def _fault(path: str, use: Use, modules: Modules) -> _Fault | None:
-    if use.name is None:
-        return None if modules.has(use.module) else _Fault(path, use, "module-missing")
-    if not modules.has(use.module):
-        return None  # said once, of the module
-    answer = modules.look_up(use.module, use.name, is_typing=use.is_typing)
-    if answer.state == "defined":
-        return None
-    reason = f"{path}:{use.line} uses {use.module}.{use.name}: {answer.why}" if answer.state == "unknown" else ""
-    return _Fault(path, use, unknown=reason)
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    """Keep of several rules' findings on one thing in one line the first: earlier rules know more of it."""
+    kept: dict[tuple[str, int, str], Finding] = {}
+    for finding in findings:
+        key = (finding.path, finding.line, finding.symbol.rpartition(".")[2])
+        kept.setdefault(key, finding)
+    return list(kept.values())
 
 
-def _forward(fault: _Fault, counterparts: _Counterparts) -> Finding:
-    use = fault.use
-    if fault.kind == "module-missing":
-        wanted = f" ({', '.join(use.names)})" if use.names else ""
-        message = f"imports {use.module}{wanted}; there is no such module"
-    else:
-        verb = "imports" if use.is_import else "reads"
-        message = f"{verb} {use.name} of {use.module}, which does not define it"
-    guard = ", ".join(use.guards)
-    names = (use.name,) if use.name else use.names
-    return Finding(fault.kind, fault.path, use.line, fault.symbol, guard, counterparts.of(fault), message, names)
+def _unsaid(fallen: Iterable[Finding], found: Iterable[Finding]) -> list[Finding]:
+    said = {(finding.path, finding.line) for finding in found}
+    return [finding for finding in fallen if (finding.path, finding.line) not in said]
 
 
-def _reverse(fault: _Fault, old: Modules) -> Finding:
-    use = fault.use
-    verb = "imports" if use.is_import else "reads"
-    message = f"{verb} {fault.symbol}, which the overlay takes away"
-    had = old.look_up(use.module, use.name) if use.name else None
-    where = f"{use.name} ({had.path}:{had.line})" if had else f"{use.module} ({old.paths.get(use.module)})"
-    names = (use.name,) if use.name else use.names
-    return Finding("reverse", fault.path, use.line, fault.symbol, ", ".join(use.guards), where, message, names)
+class _Reach:
+    """Adds to a finding what stands around it, and why it cannot be reached on this base."""
 
+    def __init__(self, modules: Modules, hardware: Hardware) -> None:
+        self._modules = modules
+        self._hardware = hardware
 
-# -- what the overlay takes away ---------------------------------------------------------------------------------------
-
-
-def _importers_of_lost(old: Modules, new: Modules, changed: Collection[str]) -> list[str]:
-    """Return the unchanged files that may use a name or module which the changed ones no longer have.
-
-    Found by searching bytes, so that only a few files of some thousand have to be parsed.
-    """
-    modules = {module for path in changed if (module := module_of(path))}
-    lost = {module: gone for module in modules if (gone := _lost(module, old, new))}
-    if not lost:
-        return []
-    words = [name.encode() for gone in lost.values() for name in gone]
-    tails = [module.rpartition(".")[2].encode() for module in _with_star_importers(set(lost), new)]
-    found = []
-    for path in sorted(new.tree.paths - set(changed)):
-        if module_of(path) is None or not path.startswith(f"{new.package}/"):
-            continue
-        data = _text(path, new)
-        # `from . import x` names no module, so only the name can be searched for.
-        has_module = any(tail in data for tail in tails) or b"from ." in data
-        if has_module and any(word in data for word in words):
-            found.append(path)
-    return found
-
-
-def _lost(module: str, old: Modules, new: Modules) -> frozenset[str]:
-    """Return the names that a module had and has no more; its own last name when it is gone as a whole."""
-    if not old.has(module):
-        return frozenset()
-    if not new.has(module):
-        return frozenset({module.rpartition(".")[2]})
-    try:
-        new.symbols(module)
-    except UnreadableError:
-        return frozenset()  # nothing can be told of it, which is said once
-    return frozenset(
-        name
-        for name in old.names(module) - new.names(module)
-        if old.look_up(module, name).state == "defined" and new.look_up(module, name).state != "defined"
-    )
-
-
-def _with_star_importers(modules: set[str], new: Modules) -> set[str]:
-    """Add the modules that hand on all names of these, however far."""
-    sources = {module: _text(path, new) for module, path in new.paths.items() if path.endswith(".py")}
-    sources = {module: data for module, data in sources.items() if b"import *" in data}
-    touched = set(modules)
-    while more := {module for module, data in sources.items() if _hands_on(module, data, touched, new)} - touched:
-        touched |= more
-    return touched
-
-
-def _hands_on(module: str, data: bytes, touched: set[str], new: Modules) -> bool:
-    if not any(name.rpartition(".")[2].encode() in data for name in touched):
-        return False  # parsing is the slow part
-    try:
-        return not touched.isdisjoint(new.symbols(module).stars)
-    except UnreadableError:
-        return False
-
-
-def _text(path: str, modules: Modules) -> bytes:
-    """Return a file's bytes to search in, nothing where it has none that can be read."""
-    try:
-        return modules.read(path)
-    except UnreadableError:
-        return b""
-
-
-# -- what the base has instead -----------------------------------------------------------------------------------------
-
-
-class _Counterparts:
-    """The closest definitions that the base has for the names it lacks; the whole tree is searched once."""
-
-    def __init__(self, old: Modules, faults: list[_Fault]) -> None:
-        self._old = old
-        names = {fault.use.name for fault in faults if fault.use.name and not fault.unknown}
-        self._elsewhere = _definitions_anywhere(old, names) if names else {}
-        """Name -> `path:line` of every top-level definition of that name."""
-
-    def of(self, fault: _Fault) -> str | None:
-        """Return `name (path:line)` of the most plausible counterpart, None where there is none."""
-        module, name = fault.use.module, fault.use.name
-        if name is None:
-            return self._of_module(module)
-        known = self._old.names(module) if self._old.has(module) else frozenset()
-        for candidate in (f"_{name}", name.lstrip("_")):
-            if candidate in known and candidate != name:
-                return self._place(module, candidate)
-        if places := self._elsewhere.get(name):
-            return f"{name} ({max(places, key=lambda place: _nearness(place, module))})"
-        close = get_close_matches(name, sorted(known), n=1, cutoff=_SIMILAR)
-        return self._place(module, close[0]) if close else None
-
-    def _of_module(self, module: str) -> str | None:
-        above, _, tail = module.rpartition(".")
-        paths = self._old.paths
-        same = [known for known, path in paths.items() if path and known.endswith(f".{tail}")]
-        siblings = [known for known, path in paths.items() if path and known.rpartition(".")[0] == above]
-        found = [max(same, key=lambda known: _nearness(paths[known], module))] if same else []
-        found = found or get_close_matches(module, siblings, n=1, cutoff=0.9)
-        return f"{found[0]} ({paths[found[0]]})" if found else None
-
-    def _place(self, module: str, name: str) -> str:
-        answer = self._old.look_up(module, name, is_typing=True)
-        return f"{name} ({answer.path}:{answer.line})"
-
-
-def _nearness(path: str, module: str) -> int:
-    """Return how many leading folders a path shares with a module."""
-    pairs = zip(path.split("/"), module.split("."), strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-
-
-def _definitions_anywhere(old: Modules, names: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    wanted = {name: name.encode() for name in names}
-    for path in sorted(path for path in old.paths.values() if path.endswith(".py")):
-        data = _text(path, old)
-        for name, word in wanted.items():
-            if word in data:
-                match = re.search(rb"^(?:(?:async )?def|class) %b\b|^%b *(?::[^=\n]+)?=[^=]" % (word, word), data, re.M)
-                if match:
-                    line = data.count(b"\n", 0, match.start()) + 1
-                    found.setdefault(name, []).append(f"{path}:{line}")
-    return found
-
-
-# -- drift -------------------------------------------------------------------------------------------------------------
-
-
-def dependencies(changed: Collection[str], after: Tree, package: str = "sglang") -> tuple[str, ...]:
-    """List the files of the package that the changed ones import from and that the overlay leaves alone, sorted."""
-    modules = Modules(after, package)
-    used = {path for name in changed if name in after.paths for path in _used_files(name, modules)}
-    return tuple(sorted(used - set(changed)))
-
-
-def drift(used: Iterable[str], base: Tree, parent: ReadTree) -> tuple[Drift, ...]:
-    """List the files (of `dependencies`) that differ between the base and `parent`.
-
-    `parent` reads the tree at the pull request's parent in package paths: the code that the changed files were
-    written against. A file that stands only on one side is no drift: what it lacks or brings are findings.
-    """
-    found = []
-    for path in used:
+    def judged(self, finding: Finding) -> Finding:
+        """Return the finding with its guards, and the reason why nothing gets there, if there is one."""
         try:
-            ours, theirs = base.read(path), parent(path)
-        except InputError:
-            continue  # a link or a large binary file: its text is not at hand, and nothing of it is called
-        if ours is not None and theirs is not None and ours != theirs:
-            found.append(Drift(path, _differing_lines(ours, theirs), _differing_definitions(ours, theirs)))
-    return tuple(found)
-
-
-def _used_files(path: str, modules: Modules) -> Iterator[str]:
-    """Yield the files of the modules that a file imports, and those where the imported names are defined."""
-    if module_of(path) is None:
-        return
-    try:
-        tree = parse(modules.read(path))
-    except UnreadableError:
-        return
-    for use in uses(tree, path, modules):
-        if modules.has(use.module):
-            yield modules.paths[use.module]
-            if use.name:
-                yield modules.look_up(use.module, use.name, is_typing=True).path
-
-
-def _differing_lines(ours: bytes, theirs: bytes) -> int:
-    mine, other = Counter(ours.split(b"\n")), Counter(theirs.split(b"\n"))
-    return (mine - other).total() + (other - mine).total()
-
-
-def _differing_definitions(ours: bytes, theirs: bytes) -> tuple[str, ...]:
-    try:
-        mine, other = definitions(ours), definitions(theirs)
-    except UnreadableError:
-        return ()  # the count of lines still tells that they differ
-    one_sided = mine.keys() ^ other.keys()
-    return tuple(
-        sorted(one_sided | {name for name in mine.keys() & other.keys() if not mine[name].is_same_as(other[name])})
-    )
+            chain = guards_at(syntax(self._modules.read(finding.path)), finding.line)
+        except UnreadableError:
+            return finding
+        why = guards.unreachable(chain, finding.path, self._modules, self._hardware)
+        return replace(finding, guard=finding.guard or shown(chain), unreachable=why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -19,6 +19,7 @@ from builder.model import (
     PullRequest,
     PullRequestRef,
     RemoteImage,
+    Tree,
 )
 
 Progress = Callable[[str, int, int | None], None]
@@ -51,8 +52,26 @@ class Forge(Protocol):
         """Ask for one pull request; InputError if there is none, Unavailable if the forge does not answer."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """A commit that brought something: some lines of the file asked about (first and last), or the file as a whole.
+
+    `parent` is its first parent, `path` what the file was called there.
+    """
+
+    commit: Oid
+    parent: Oid | None
+    subject: str
+    path: str
+    lines: tuple[int, int] | None = None
+
+
 class Upstream(Protocol):
     """A git repository that holds the pull requests' commits, and git's own merge."""
+
+    @property
+    def has_history(self) -> bool:
+        """Whether all history is at hand, so that it can be searched; the cache of a URL has not."""
 
     def resolve(self, ref: PullRequestRef, *, accept_closed: bool = False) -> PullRequest:
         """Find parent and result of a pull request."""
@@ -75,12 +94,54 @@ class Upstream(Protocol):
     def introduced(self, text: str, path: str, until: Oid) -> str | None:
         """Name the commit (`oid subject`) that added this text to the path; None if history cannot be searched."""
 
+    def blame(
+        self, commit: Oid, path: str, spans: Sequence[tuple[int, int]], seconds: float
+    ) -> tuple[Origin, ...] | None:
+        """Tell who brought these lines of a file; None if history cannot be searched, or not in this time."""
+
+    def added(self, path: str, until: Oid, seconds: float) -> tuple[Origin, ...] | None:
+        """Tell who last added this file, empty where nobody did; None as for `blame`."""
+
+    def versions(self, path: str, until: Oid, seconds: float) -> tuple[tuple[Oid, Oid | None], ...] | None:
+        """List the commits that changed a file, newest first, and what they left (None: deleted); None as for `blame`.
+
+        The branch's history, beyond `until` where that commit is on it, else the history up to `until`.
+        """
+
+    def touched(self, origin: Origin) -> tuple[Change, ...]:
+        """List what a commit changed against its first parent, renames as two changes; nothing for a first commit."""
+
 
 class Registry(Protocol):
     """An OCI registry over HTTP."""
 
     def resolve(self, ref: ImageRef, platform: Platform) -> RemoteImage:
         """Fetch manifest and config of one platform; nothing else is downloaded."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One thing a type checker says of a file; `kind` is the checker's own word, `line` is 1-based."""
+
+    kind: str
+    path: str
+    line: int
+    message: str
+
+
+class TypeChecker(Protocol):
+    """A static type checker, run over trees that are never imported."""
+
+    name: str
+
+    def version(self) -> str:
+        """Return its version; Unavailable if it cannot be run."""
+
+    def check(self, tree: Tree, package: str, files: Collection[str] | None = None) -> tuple[Complaint, ...]:
+        """Return what it says of these files (all of the package if None), imports followed within the tree.
+
+        Unavailable, with its own last words, where it did not come to an end within its bounds.
+        """
 
 
 @dataclass(frozen=True)

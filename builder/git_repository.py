@@ -54,6 +54,9 @@ _SEALED = {
 }
 """For reading: no configuration but the repository's own, no transfers, no replaced or grafted objects."""
 
+_PLAIN_HISTORY = ("-c", "blame.ignoreRevsFile=", "-c", "diff.algorithm=myers", "-c", "log.showRoot=true")
+"""What the repository's own configuration may say otherwise, and would change the answer."""
+
 _TRANSFER = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "",
@@ -276,6 +279,35 @@ class Repository:
                 return None
         return None
 
+    def blame(
+        self, commit: Oid, path: str, spans: Sequence[tuple[int, int]], seconds: float
+    ) -> list[tuple[Oid, tuple[int, int], str]] | None:
+        """List who brought which of these lines: commit, lines, and what the file was called there.
+
+        None where it took too long, or there is no such file.
+        """
+        if not spans:
+            return []
+        asked = [f"-L{first},{last}" for first, last in spans]
+        command = ("blame", "--incremental", "--first-parent", "--no-textconv", *asked, commit, "--", path)
+        status, out, _ = self._execute([*_PLAIN_HISTORY, *command], seconds=seconds)
+        return list(_blamed(out.split(b"\n"))) if status == 0 else None
+
+    def added(self, path: str, until: Oid, seconds: float) -> list[Oid] | None:
+        """Find the commit that last added a file (none, or one); None where it took too long."""
+        command = ("log", "--first-parent", "--diff-filter=A", "--no-renames", "--format=%H", "--max-count=1")
+        status, out, _ = self._execute([*_PLAIN_HISTORY, *command, until, "--", path], seconds=seconds)
+        return [Oid(oid) for oid in out.decode().split()] if status == 0 else None
+
+    def versions(self, path: str, tip: Oid, seconds: float) -> list[tuple[Oid, Oid | None]] | None:
+        """List the commits that changed a file, newest first, and the blob each left; None where it took too long."""
+        command = ["log", "--first-parent", "--diff-merges=first-parent", "--topo-order", "--no-renames"]
+        command += ["--raw", "--no-abbrev", "--format=%H", tip, "--", path]
+        status, out, _ = self._execute([*_PLAIN_HISTORY, *command], seconds=seconds)
+        if status != 0:
+            return None
+        return list(_versions(out.decode(errors="replace").split("\n")))
+
 
 class Remote:
     """A repository somewhere else. Its URL may hold a password: no file and no argument of git's names it."""
@@ -411,6 +443,28 @@ def _title(message: str) -> str:
     subject, _, rest = message.strip().partition("\n\n")
     is_forges = subject.startswith("Merge pull request #") and rest.strip()
     return commit_subject(rest if is_forges else message)
+
+
+def _versions(out: Iterable[str]) -> Iterator[tuple[Oid, Oid | None]]:
+    """Read `log --raw --format=%H` of one file (git-diff-tree(1), RAW OUTPUT FORMAT)."""
+    commit = None
+    for line in out:
+        if line.startswith(":") and commit is not None:
+            blob = line.split(" ")[3]
+            yield commit, Oid(blob) if blob.strip("0") else None
+        elif line:
+            commit = Oid(line)
+
+
+def _blamed(out: Iterable[bytes]) -> Iterator[tuple[Oid, tuple[int, int], str]]:
+    """Read `blame --incremental` (git-blame(1), INCREMENTAL OUTPUT): the file's name ends each block."""
+    head: list[bytes] = []
+    for line in out:
+        head = head or line.split(b" ")
+        if line.startswith(b"filename "):
+            commit, _, first, count = head
+            yield Oid(commit.decode()), (int(first), int(first) + int(count) - 1), _path(line[len(b"filename ") :])
+            head = []
 
 
 def _path(raw: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from builder.doors import Engine, Limits
 from builder.errors import Refused, last_lines
-from builder.model import Completed, FileMeta, LocalImage
+from builder.model import PLUG_INS, Completed, FileMeta, LocalImage
 
 _PROBE_LIMITS = Limits(seconds=300, memory_bytes=2 << 30)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
@@ -38,6 +38,10 @@ class LiveRoot:
     folders: Mapping[str, FileMeta]
     installed: str | None
     direct_url: str | None
+    distributions: Mapping[str, str]
+    """Name -> version of torch and the plug-ins that are there; empty where only the module is."""
+    torch: str
+    """The text of torch's own version file, empty without one."""
 
 
 def find(
@@ -60,6 +64,8 @@ def find(
         folders=told.folders,
         installed=chosen.installed,
         direct_url=chosen.direct_url,
+        distributions=chosen.distributions,
+        torch=chosen.torch,
     )
 
 
@@ -80,6 +86,8 @@ class _Answer:
     trouble: str
     installed: str | None
     direct_url: str | None
+    distributions: Mapping[str, str]
+    torch: str
 
     def __str__(self) -> str:
         way = f"{self.interpreter} ({self.role}), started as {self.mode} with {self.first} first"
@@ -109,6 +117,7 @@ def _ask(engine: Engine, image: LocalImage, package: str, given: str | None, ext
         "command": command,
         "live_root": given,
         "extra_folders": list(extra_folders),
+        "distributions": {"torch": "torch", **PLUG_INS},
     }
     said: list[str] = []
     for python in _pythons(command):
@@ -182,6 +191,8 @@ def _read_one(answer: Mapping[str, Any], package: str) -> _Answer:
         trouble="" if outcome == "package" else text,
         installed=answer.get("installed"),
         direct_url=answer.get("direct_url"),
+        distributions=answer.get("distributions", {}),
+        torch=answer.get("torch", ""),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from builder.catalogue import FileRule, Overlay, matches_blob
 from builder.errors import InputError, OverlayError
 from builder.model import Change, Merge3, Oid, PullRequest, Region
-from builder.presence import Evidence, Versions, judge
+from builder.presence import Evidence, Presence, Versions, judge
 from builder.suggest import did_you_mean
 
 State = Literal[
@@ -210,6 +210,17 @@ def merge_pull_request(changes: Collection[Change], subject: Subject) -> Merged:
     wanted = () if is_settled else tuple(others)
     paths = frozenset(package_path(change.path, subject.overlay) for change in runtime)
     return Merged(subject.pull_request, presence, (*files, *wanted), tuple(skipped), paths)
+
+
+def presence_of(changes: Iterable[Change], subject: Subject) -> Presence:
+    """Judge whether a tree has a pull request in all its runtime files, without merging it."""
+    return _overall(_judge(part, subject)[1] for part in runtime_changes(changes, subject.overlay))
+
+
+def runtime_changes(changes: Iterable[Change], overlay: Overlay) -> tuple[Change, ...]:
+    """Keep the changes that decide at run time; a rename across the package's boundary is split."""
+    parts = (part for change in changes for part in _within_bounds(change, overlay))
+    return tuple(part for part in parts if classify(part, overlay)[0] == "runtime")
 
 
 def refuse_strangers(overlay: Overlay, merged: Sequence[Merged]) -> None:

@@ -170,6 +170,16 @@ class TreeFile:
         return "100755" if self.meta.mode & 0o100 else "100644"
 
 
+PLUG_INS: Mapping[str, str] = {
+    "habana_torch_plugin": "habana_frameworks",
+    "intel_extension_for_pytorch": "intel_extension_for_pytorch",
+    "torch_musa": "torch_musa",
+    "torch_npu": "torch_npu",
+    "torchada": "torchada",
+}
+"""Distribution -> module, of what gives torch the hardware of a vendor that its own builds do not know."""
+
+
 @dataclass(frozen=True)
 class SourceTree:
     """The package's files in a base, and how their live root was found.
@@ -188,6 +198,9 @@ class SourceTree:
     found_by: str = ""
     interpreter: str = ""
     dead_copies: tuple[str, ...] = ()
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    """Name -> version of what is installed beside the package and tells for which GPUs: torch, and those of `PLUG_INS`
+    that are there. `torch.version.cuda`, `.hip` and `.xpu` are as torch's own file has them, empty for None."""
 
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, None if it is absent; raise InputError where the content was not kept."""
@@ -214,10 +227,15 @@ class Tree:
 
     paths: frozenset[str]
     read: ReadTree
+    blobs: Mapping[str, Oid] = field(default_factory=dict)
+    """Path -> git blob id, for the paths where it is known without reading."""
 
     def overlaid(self, edits: Mapping[str, bytes]) -> Self:
         """Return this tree with some files replaced or added."""
-        return type(self)(self.paths | edits.keys(), lambda path: edits[path] if path in edits else self.read(path))
+        blobs = {path: blob for path, blob in self.blobs.items() if path not in edits}
+        return type(self)(
+            self.paths | edits.keys(), lambda path: edits[path] if path in edits else self.read(path), blobs
+        )
 
 
 @dataclass(frozen=True)
@@ -287,6 +305,7 @@ class Region:
     base_text: str
     pr_text: str
     ancestor_text: str
+    ancestor_lines: tuple[int, int] = (1, 0)
 
 
 @dataclass(frozen=True)

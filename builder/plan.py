@@ -10,11 +10,13 @@ from builder import __version__, compat, layer
 from builder.base import FolderBase, ImageBase
 from builder.carry import Carried
 from builder.catalogue import Overlay
-from builder.compat import Drift, Finding
+from builder.compat import Finding
+from builder.drift import Drift
 from builder.errors import Refused
 from builder.merge import FileResult, Merged
 from builder.model import Digest, FileMeta, Layer, LocalImage, Oid, SourceTree
 from builder.patches import Patch, PatchOutcome
+from builder.prerequisites import Search
 from builder.records import (
     MANIFEST_FOLDER,
     MANIFEST_PATH,
@@ -31,6 +33,7 @@ from builder.records import (
     OverlayRecord,
     PatchRecord,
     PlanDocument,
+    PrerequisiteRecord,
     PullRequestRecord,
     SkippedRecord,
     Tool,
@@ -39,10 +42,6 @@ from builder.records import (
     canonical_json,
 )
 from builder.source_tree import stale_bytecode
-
-CHECKER = Tool(name="overlay-names", version=__version__)
-"""The compat checker; its version is part of every record."""
-
 
 _OCI_LABELS = "org.opencontainers.image."
 
@@ -65,8 +64,10 @@ class Findings:
     findings: tuple[Finding, ...] = ()
     unknown: tuple[str, ...] = ()
     drift: tuple[Drift, ...] = ()
-    is_checked: bool = False
-    """Whether the compat check ran: an earlier refusal, or a base that has everything, leaves nothing to check."""
+    prerequisites: Search = field(default_factory=Search)
+    checker: Tool | None = None
+    """The type checker of the compat check; None where an earlier refusal, or a base that has everything, left nothing
+    to check."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def verdict_of(found: Findings, *, is_present: bool, has_edits: bool) -> Verdict
     has_conflict = any(result.is_blocking for merged in found.merged for result in merged.files)
     has_rejected = any(outcome.outcome == "rejected" for _, outcome in found.patches)
     has_rejected = has_rejected or any(entry.outcome == "rejected" for entry in found.carried)
-    if has_conflict or has_rejected or any(finding.acknowledged is None for finding in found.findings):
+    if has_conflict or has_rejected or any(finding.is_open for finding in found.findings):
         return "refused"
     if is_present:
         return "already-present"
@@ -178,7 +179,7 @@ def document(plan: Plan) -> PlanDocument:
     return PlanDocument(
         verdict=plan.verdict,
         notes=plan.notes,
-        overlay=_overlay_record(plan.overlay),
+        overlay=overlay_record(plan.overlay),
         base=base_record(plan),
         pull_requests=tuple(_pull_request_record(merged) for merged in plan.found.merged),
         files=tuple(_file_record(result) for result in results),
@@ -188,7 +189,9 @@ def document(plan: Plan) -> PlanDocument:
         patches=tuple(_patch_record(patch, outcome) for patch, outcome in plan.found.patches),
         findings=tuple(FindingRecord.model_validate(finding) for finding in plan.found.findings),
         drift=tuple(DriftRecord.model_validate(drift) for drift in plan.found.drift),
-        not_checked=(*compat.NOT_CHECKED, *plan.found.unknown) if plan.found.is_checked else (),
+        prerequisites=tuple(PrerequisiteRecord.model_validate(entry) for entry in plan.found.prerequisites.found),
+        not_searched=plan.found.prerequisites.not_searched,
+        not_checked=(*compat.NOT_CHECKED, *plan.found.unknown) if plan.found.checker else (),
         plan_digest=built.plan_digest if built else None,
         config_digest=built.config_digest if built else None,
         layer=_layer_record(built.layer) if built else None,
@@ -295,6 +298,7 @@ def _labels(plan: Plan, plan_digest: Digest, manifest_digest: Digest) -> dict[st
 def _manifest(plan: Plan, files: Mapping[str, layer.LayerFile], stale: Sequence[str]) -> Manifest:
     talk = document(plan)
     assert talk.base is not None
+    assert plan.found.checker is not None
     assert talk.overlay is not None
     final = [_final_file(path, plan, files.get(path)) for path in sorted(plan.edits)]
     base = plan.base
@@ -303,7 +307,7 @@ def _manifest(plan: Plan, files: Mapping[str, layer.LayerFile], stale: Sequence[
     )
     return Manifest(
         tool=Tool(name="sglang-overlay", version=__version__),
-        checker=CHECKER,
+        checker=plan.found.checker,
         overlay=talk.overlay,
         base=talk.base,
         pull_requests=talk.pull_requests,
@@ -332,7 +336,8 @@ def _final_file(path: str, plan: Plan, file: layer.LayerFile | None) -> FinalFil
     return FinalFile(path=path, blob=blob, base_blob=base_blob, mode=meta.mode, uid=meta.uid, gid=meta.gid)
 
 
-def _overlay_record(overlay: Overlay) -> OverlayRecord:
+def overlay_record(overlay: Overlay) -> OverlayRecord:
+    """Return which definition was used, as recorded."""
     return OverlayRecord(name=overlay.name, title=overlay.title, is_bare=overlay.is_bare)
 
 

@@ -207,10 +207,10 @@ def evaluate(expression: Expression, merged: ReadTree, base: ReadTree) -> Truth:
             truth = evaluate(part, merged, base)
             return Truth(None if truth.value is None else not truth.value, truth.fact)
         case Both(word, parts):
-            return _combine(word, [evaluate(part, merged, base) for part in parts])
+            return combine(word, [evaluate(part, merged, base) for part in parts])
 
 
-def _combine(word: Literal["and", "or"], truths: list[Truth]) -> Truth:
+def combine(word: Literal["and", "or"], truths: list[Truth]) -> Truth:
     """Combine by Kleene's tables; the fact is that of the parts which decided."""
     decisive = word == "or"
     for value in (decisive, None):

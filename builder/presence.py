@@ -147,7 +147,12 @@ def definitions(source: bytes) -> Mapping[str, Definition]:
     A class stands for its bases and decorators only, its members for themselves, so that a change in one method
     is a change of that method alone. Docstrings count.
     """
-    return dict(_walk(parse(source).body, "", source.decode("utf-8", "replace").splitlines()))
+    return dict(each_definition(source))
+
+
+def each_definition(source: bytes) -> Iterator[tuple[str, Definition]]:
+    """Yield all definitions, also those that share a name: in two branches, or the getter and setter of a property."""
+    return _walk(parse(source).body, "", source.decode("utf-8", "replace").splitlines())
 
 
 def _is_same_code(one: object, other: object) -> bool:
@@ -173,11 +178,11 @@ def _walk(body: list[ast.stmt], prefix: str, text: list[str]) -> Iterator[tuple[
             for target in targets:
                 if isinstance(target, ast.Name):
                     yield prefix + target.id, _definition([node], text)
-        elif isinstance(node, ast.If | ast.Try | ast.With):
+        else:
             for part in ("body", "orelse", "finalbody"):
                 yield from _walk(getattr(node, part, []), prefix, text)
-            for handler in getattr(node, "handlers", []):
-                yield from _walk(handler.body, prefix, text)
+            for branch in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
+                yield from _walk(branch.body, prefix, text)
 
 
 def _definition(nodes: Sequence[ast.AST], text: list[str]) -> Definition:

@@ -196,17 +196,43 @@ class FindingRecord(Record):
     symbol: str
     guard: str = ""
     base_has: str | None = None
+    donor_has: str | None = None
     introduced_by: str | None = None
     message: str
+    unreachable: str | None = None
     acknowledged: str | None = None
 
 
 class DriftRecord(Record):
-    """A file that overlaid files depend on and that differs between the pull request's parent and the base."""
+    """A file that overlaid files depend on, and that differs between the base and what they were written against.
+
+    `touched` says where an overlaid file touches a definition that differs: the places to look at.
+    """
 
     path: str
     lines: int
     definitions: tuple[str, ...]
+    touched: tuple[str, ...] = ()
+
+
+class TraceRecord(Record):
+    """A piece of evidence for a prerequisite; `lines` are at the pull request's parent for a conflict, in the merged
+    file for a finding, null for a file that is missing as a whole.
+    """
+
+    kind: Literal["missing-in-base", "conflict", "finding"]
+    path: str
+    lines: tuple[int, int] | None
+    symbol: str
+
+
+class PrerequisiteRecord(Record):
+    """A commit (`oid subject`) that a pull request builds on and the base lacks; `needs` is its pull request."""
+
+    pull_request: int
+    needs: int | None
+    commit: str
+    evidence: tuple[TraceRecord, ...]
 
 
 class FinalFile(Record):
@@ -330,6 +356,8 @@ class PlanDocument(Document):
     patches: tuple[PatchRecord, ...] = ()
     findings: tuple[FindingRecord, ...] = ()
     drift: tuple[DriftRecord, ...] = ()
+    prerequisites: tuple[PrerequisiteRecord, ...] = ()
+    not_searched: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     plan_digest: HexDigest | None = None
     config_digest: HexDigest | None = None
@@ -344,6 +372,56 @@ class BuildDocument(PlanDocument):
     smoke: SmokeRecord | None = None
     manifest: ManifestPointer | None = None
     report: str | None = None
+
+
+class PlaceRecord(Record):
+    """A finding by what tells it apart."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, from_attributes=True)
+
+    kind: str
+    path: str
+    line: int
+    symbol: str
+
+
+class ProposalRecord(Record):
+    """One way to settle findings. `text` is the unified diff with its header, or the definition's entry.
+
+    `needs_accept` marks an alternative that only `--accept ID` takes; `loses` says what goes with it. `accepted` tells
+    that the plan of this document has it. A `sketch` is for a person to write.
+    """
+
+    id: str
+    kind: Literal["patch", "carry", "leave-out", "sketch"]
+    title: str
+    path: str
+    settles: tuple[PlaceRecord, ...]
+    text: str
+    removes: str | None = None
+    loses: str | None = None
+    needs_accept: bool = False
+    accepted: bool = False
+
+
+class LeftRecord(FindingRecord):
+    """A finding that is still open: why nothing settles it mechanically, and the ids of the alternatives for it."""
+
+    why: str = ""
+    alternatives: tuple[str, ...] = ()
+
+
+class AdaptDocument(Document):
+    """`overlay adapt --json`: the verdict of the plan with the accepted proposals, and what is left."""
+
+    schema_: Annotated[str, Field(alias="schema")] = "overlay.adapt/1"
+    overlay: OverlayRecord | None = None
+    base: BaseRecord | None = None
+    proposals: tuple[ProposalRecord, ...] = ()
+    left: tuple[LeftRecord, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    needed_a_person: int = 0
+    written: tuple[str, ...] = ()
 
 
 class SmokeDocument(Document):
@@ -439,6 +517,7 @@ class Report(Record):
 
 DOCUMENTS: dict[str, type[Record]] = {
     "plan": PlanDocument,
+    "adapt": AdaptDocument,
     "build": BuildDocument,
     "smoke": SmokeDocument,
     "list": ListDocument,

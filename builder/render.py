@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -30,11 +30,69 @@ _STYLES = {
 }
 _ALARM = "bold red"
 _CONFLICT_LINES = 12
+_SHOWN_PULLS, _SHOWN_COMMITS, _SHOWN_PLACES = 5, 3, 4
+_SHOWN_FILES = 16
+_SHOWN_REVERSE = 6
 
 
 def plan(document: records.PlanDocument) -> RenderableType:
     """Return the plan: base, pull requests, files, patches, findings, verdict."""
     return Group(*_plan_parts(document), _verdict(document), _next_step(document, ()))
+
+
+def adapt(document: records.AdaptDocument) -> RenderableType:
+    """Return the proposals that were taken, the alternatives with what each loses, and what is left."""
+    parts: list[RenderableType] = [_notes(document.notes)]
+    if document.base is not None:
+        parts.append(_base(document.base))
+    for proposal in document.proposals:
+        parts += _proposal(proposal)
+    if document.left:
+        table = _table("left open", "where", "what")
+        for finding in document.left:
+            found = [finding.message, finding.why, f"introduced by {finding.introduced_by}"]
+            found = found if finding.introduced_by else found[:2]
+            found += [f"alternatives: {', '.join(finding.alternatives)}"] if finding.alternatives else []
+            where = f"{finding.path}:{finding.line}"
+            table.add_row(Text(finding.kind, style=_ALARM), where, "\n".join(part for part in found if part))
+        parts.append(table)
+    parts += [Text(f"  not checked: {entry}", style="yellow") for entry in document.not_checked]
+    parts += [Text(f"written  {path}", style="green") for path in document.written]
+    return Group(*parts, *_tally(document), _verdict(document), _adapt_steps(document))
+
+
+def _proposal(proposal: records.ProposalRecord) -> Iterable[RenderableType]:
+    word = "proposed" if proposal.accepted else "sketch" if proposal.kind == "sketch" else "alternative"
+    style = "bold green" if proposal.accepted else "bold yellow"
+    yield Text.assemble((f"{word}  {proposal.id}", style), f"  ({proposal.kind}) {proposal.title}")
+    places: dict[str, list[str]] = {}
+    for place in proposal.settles:
+        places.setdefault(f"{place.kind} {place.path}", []).append(str(place.line))
+    yield Text("\n".join(f"  settles  {name}:{','.join(lines)}" for name, lines in places.items()), style="dim")
+    if proposal.loses:
+        yield Text(f"  loses    {proposal.loses}", style="yellow")
+    if not proposal.accepted and proposal.kind != "sketch":
+        yield Text(f"  take it  --accept {proposal.id}")
+    yield Text("".join(f"    {line}\n" for line in proposal.text.splitlines()))
+
+
+def _tally(document: records.AdaptDocument) -> Iterable[RenderableType]:
+    taken = sum(proposal.accepted for proposal in document.proposals)
+    if not document.proposals and not document.left:
+        yield Text("nothing to propose")
+    elif document.verdict != "already-present":
+        yield Text(f"{taken} proposals; {document.needed_a_person} findings needed a person")
+
+
+def _adapt_steps(document: records.AdaptDocument) -> RenderableType:
+    steps = []
+    if any(proposal.accepted for proposal in document.proposals) and not document.written:
+        steps.append("add --write to write the proposals into the catalogue; nothing was written")
+    if any(finding.alternatives for finding in document.left):
+        steps.append("choose an alternative with --accept ID, or settle it by hand")
+    elif document.verdict == "refused" and not document.left:
+        steps.append("overlay plan with the same arguments shows what refuses; adapt starts where nothing conflicts")
+    return Text("\n".join(f"next     {step}" for step in steps))
 
 
 def build(document: records.BuildDocument) -> RenderableType:
@@ -105,6 +163,7 @@ def _plan_parts(document: records.PlanDocument) -> Iterable[RenderableType]:
     if document.patches:
         yield _patches(document.patches)
     yield from _findings(document)
+    yield from _prerequisites(document)
     if document.layer is not None:
         layer = document.layer
         yield _facts(
@@ -198,25 +257,90 @@ def _patches(patches: Iterable[records.PatchRecord]) -> RenderableType:
 def _findings(document: records.PlanDocument) -> Iterable[RenderableType]:
     if document.findings:
         table = _table("finding", "where", "what")
+        groups: dict[tuple[str, str, str, str], list[records.FindingRecord]] = {}
         for finding in document.findings:
-            has = f"\nthe base has {finding.base_has}" if finding.base_has else ""
-            by = f"\nintroduced by {finding.introduced_by}" if finding.introduced_by else ""
-            known = f"\nacknowledged: {finding.acknowledged}" if finding.acknowledged else ""
-            guard = f" ({finding.guard})" if finding.guard else ""
-            table.add_row(
-                Text(finding.kind, style="yellow" if finding.acknowledged else _ALARM),
-                f"{finding.path}:{finding.line}{guard}",
-                f"{finding.message}{has}{by}{known}",
-            )
+            groups.setdefault((finding.kind, finding.path, finding.symbol, finding.message), []).append(finding)
+        reverse = [group for group in groups.values() if group[0].kind == "reverse"]
+        for group in groups.values():
+            if group not in reverse[_SHOWN_REVERSE:]:
+                _add_finding(table, group)
         yield table
-    if document.drift:
-        names = ", ".join(entry.path.rpartition("/")[2] for entry in document.drift[:6])
-        more = ", ..." if len(document.drift) > 6 else ""
-        count = len(document.drift)
-        text = f"  drift: {count} files that the overlaid ones use differ from the PR's parent: {names}{more} (--json)"
-        yield Text(text, style="dim")
+        if len(reverse) > _SHOWN_REVERSE:
+            yield Text(f"  ... and {len(reverse) - _SHOWN_REVERSE} more reverse findings; --json has them all")
+    yield from _drift(document.drift)
     if document.not_checked:
         yield Text(f"  not checked: {', '.join(document.not_checked)}", style="yellow")
+
+
+def _add_finding(table: Table, group: Sequence[records.FindingRecord]) -> None:
+    """Add one row for the same thing found in several lines of a file."""
+    first = group[0]
+    said = {
+        "the base has": first.base_has,
+        "upstream has": first.donor_has,
+        "introduced by": first.introduced_by,
+        "never reached:": first.unreachable,
+        "acknowledged:": first.acknowledged,
+    }
+    guard = f" ({first.guard})" if first.guard else ""
+    is_open = any(finding.acknowledged is None and finding.unreachable is None for finding in group)
+    table.add_row(
+        Text(first.kind, style=_ALARM if is_open else "yellow"),
+        f"{first.path}:{','.join(str(finding.line) for finding in group)}{guard}",
+        "\n".join((first.message, *(f"{key} {value}" for key, value in said.items() if value))),
+    )
+
+
+def _drift(drift: Sequence[records.DriftRecord]) -> Iterable[RenderableType]:
+    """Say where the overlaid files touch what is not as they were written against, and name the other files."""
+    if not drift:
+        return
+    yield Text(f"  drift: {len(drift)} files that the overlaid ones use are not as they were written against")
+    shown = [f"    look at {entry.touched[0]}" for entry in drift if entry.touched][:_SHOWN_FILES]
+    if rest := sum(len(entry.touched) for entry in drift) - len(shown):
+        shown.append(f"    ... and {rest} more places; --json has them all")
+    others = [entry.path.rpartition("/")[2] for entry in drift if not entry.touched]
+    if others:
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        shown.append(f"    others, where nothing is seen to touch what differs: {', '.join(others[:6])}{more}")
+    yield Text("\n".join(shown), style="dim")
+
+
+def _prerequisites(document: records.PlanDocument) -> Iterable[RenderableType]:
+    numbered = [entry for entry in document.prerequisites if entry.needs is not None]
+    others = [entry for entry in document.prerequisites if entry.needs is None]
+    if document.prerequisites:
+        table = _table("prerequisite", "of", "what the base lacks of it (lines of a conflict: at the PR's parent)")
+        for entry in (*numbered[:_SHOWN_PULLS], *others[:_SHOWN_COMMITS]):
+            oid, _, subject = entry.commit.partition(" ")
+            name = f"#{entry.needs}" if entry.needs is not None else oid[:12]
+            table.add_row(name, f"#{entry.pull_request}", "\n".join((f"{subject} ({oid[:12]})", *_traces(entry))))
+        yield table
+    more = [(len(numbered) - _SHOWN_PULLS, "pull requests"), (len(others) - _SHOWN_COMMITS, "commits without one")]
+    if rest := " and ".join(f"{count} more {what}" for count, what in more if count > 0):
+        yield Text(f"  {rest} brought what the base lacks; --json has all", style="dim")
+    for reason in document.not_searched:
+        yield Text(f"  prerequisites not searched: {reason}", style="yellow")
+
+
+def _traces(entry: records.PrerequisiteRecord) -> Iterable[str]:
+    """Say where the evidence stands, a line for each file."""
+    places: dict[str, list[str]] = {}
+    for trace in entry.evidence:
+        places.setdefault(trace.path, []).append(_place(trace))
+    for path, found in places.items():
+        more = f" and {len(found) - _SHOWN_PLACES} more" if len(found) > _SHOWN_PLACES else ""
+        yield f"{path}: {', '.join(found[:_SHOWN_PLACES])}{more}"
+
+
+def _place(trace: records.TraceRecord) -> str:
+    if trace.lines is None:
+        return "the file"
+    first, last = trace.lines
+    if trace.kind == "finding":
+        return f"{trace.symbol}, used at line {first}"
+    span = f"line {first}" if first == last else f"lines {first}-{last}"
+    return f"{span} ({trace.symbol})" if trace.symbol else span
 
 
 def _checks(checks: Iterable[records.CheckRecord]) -> RenderableType:
@@ -267,8 +391,16 @@ def _next_step(document: records.PlanDocument, checks: Iterable[records.CheckRec
         steps.append("mend the rejected patch, or its Needed-If")
     if any(entry.outcome == "rejected" for entry in document.carried):
         steps.append("mend the [[carry]] entries that were rejected")
-    if any(finding.acknowledged is None for finding in document.findings):
-        steps.append("settle each finding by a compat patch, a [[carry]], a prerequisite --pr, or [[acknowledge]]")
+    if any(finding.acknowledged is None and finding.unreachable is None for finding in document.findings):
+        steps.append("overlay adapt with the same arguments proposes compat patches and carries for the findings")
+        steps.append("or settle each by hand: a compat patch, a [[carry]], a prerequisite --pr, or [[acknowledge]]")
+    # Only the first of each: what follows may be settled by it, and the next plan tells.
+    first = {entry.pull_request: entry.needs for entry in reversed(document.prerequisites) if entry.needs is not None}
+    is_bare = document.overlay is None or document.overlay.is_bare
+    for number, needs in first.items():
+        words = (f"--pr {needs}", f"--pr {number}") if is_bare else (f"in pull-requests {needs}", str(number))
+        step = f"give {' before '.join(words)}"
+        steps.append(f"{step}, and plan again")
     for check in checks:
         if check.outcome == "unknown" and check.acknowledged is None:
             steps.append(

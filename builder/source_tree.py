@@ -15,13 +15,15 @@ from typing import IO
 from builder import live_root as live_root_of
 from builder.doors import Engine
 from builder.errors import InputError, OverlayError, Refused
-from builder.model import FileMeta, LocalImage, Oid, SourceTree, TreeFile
+from builder.model import PLUG_INS, FileMeta, LocalImage, Oid, SourceTree, TreeFile
 
 EXTRA_FOLDERS = ("/usr", "/usr/share", "/usr/share/overlay")
 _KEPT_BYTES = 1 << 20
 _PIECE = 1 << 18
 _VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*(?:version\s*=\s*)?['\"]([^'\"\n]+)['\"]", re.MULTILINE)
 _COMMIT = re.compile(r"^__commit_id__\s*(?::[^=\n]*)?=\s*(?:commit_id\s*=\s*)?['\"]g?([0-9a-f]{40})['\"]", re.MULTILINE)
+
+_TORCH = re.compile(r"^(__version__|cuda|hip|xpu)\s*(?::[^=\n]*)?=\s*(?:None|['\"]([^'\"\n]+)['\"])", re.MULTILINE)
 
 
 def extract(
@@ -53,6 +55,7 @@ def extract(
         found_by=found.found_by,
         interpreter=found.interpreter,
         dead_copies=found.dead_copies,
+        distributions={**found.distributions, **_torch_build(found.torch)},
     )
 
 
@@ -73,6 +76,7 @@ def from_folder(path: Path, package: str = "sglang") -> SourceTree:
         version=version or _installed_version(root, package),
         commit=commit,
         found_by=f"given as dir:{path}",
+        distributions=_distributions(root),
     )
 
 
@@ -187,6 +191,22 @@ def _installed_version(root: Path, package: str) -> str | None:
     for folder in sorted(root.glob(f"{package}-*.dist-info")):
         return folder.name.removeprefix(f"{package}-").removesuffix(".dist-info")
     return None
+
+
+def _distributions(root: Path) -> dict[str, str]:
+    """Return the versions of torch and of its plug-ins that stand in a folder."""
+    names = (folder.name.removesuffix(".dist-info") for folder in root.glob("*.dist-info"))
+    known = {name.lower().replace("-", "_"): version for name, _, version in (name.partition("-") for name in names)}
+    modules = {"torch": "torch", **PLUG_INS}
+    found = {name: known.get(name, "") for name in modules if name in known or (root / modules[name]).is_dir()}
+    own = root / "torch" / "version.py"
+    return {**found, **(_torch_build(own.read_text("utf-8", "replace")) if own.is_file() else {})}
+
+
+def _torch_build(text: str) -> dict[str, str]:
+    """Read what torch says it was built for; unlike its metadata, its own file always names that."""
+    told = {match[1]: match[2] or "" for match in _TORCH.finditer(text)}
+    return {"torch" if name == "__version__" else f"torch.version.{name}": value for name, value in told.items()}
 
 
 def _missing(root: Path, package: str) -> str:

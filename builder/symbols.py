@@ -90,6 +90,12 @@ def parse(data: bytes) -> ast.Module:
         raise UnreadableError(f"does not parse: {str(error) or type(error).__name__}") from None
 
 
+@lru_cache(maxsize=24)
+def syntax(data: bytes) -> ast.Module:
+    """Parse a source that several rules look at, once; nobody may change the answer. Raise UnreadableError."""
+    return parse(data)
+
+
 def absolute(node: ast.ImportFrom, path: str) -> str | None:
     """Return the module that a `from` import names, None where it climbs out of the tree."""
     if not node.level:

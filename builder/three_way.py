@@ -86,6 +86,7 @@ def combine(
                 _text(a[head : len(a) - tail]),
                 _text(changed),
                 _text(old[span.ancestor]),
+                _numbers(span.ancestor.start, span.ancestor.stop - span.ancestor.start),
             )
         )
         taken.append(_numbers(len(settled), len(changed)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
-from builder.doors import Forge, ForgePullRequest, Progress, no_progress
+from builder.doors import Forge, ForgePullRequest, Origin, Progress, no_progress
 from builder.errors import InputError, Refused, Unavailable
 from builder.git_repository import GITLINK, Commit, Gone, Repository, find_edits, is_branch_name
 from builder.git_store import open_store
@@ -124,6 +124,54 @@ class GitUpstream:
         if not self._store.is_complete:
             return None
         return self._store.objects.introduced(text, path, until, seconds)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether all history and content is at hand: only a complete local repository has that."""
+        return self._store.is_complete
+
+    def blame(
+        self, commit: Oid, path: str, spans: Sequence[tuple[int, int]], seconds: float = 20.0
+    ) -> tuple[Origin, ...] | None:
+        """Tell which commits of the first-parent history brought these lines (1-based, inclusive) of a file.
+
+        None where history cannot be searched, the time ran out, or the commit has no such lines.
+        """
+        found = self._store.objects.blame(commit, path, spans, seconds) if self.has_history else None
+        if found is None:
+            return None
+        origins = [replace(self._origin(oid, there), lines=lines) for oid, lines, there in found]
+        return tuple(sorted(origins, key=lambda origin: origin.lines or (0, 0)))
+
+    def added(self, path: str, until: Oid, seconds: float = 20.0) -> tuple[Origin, ...] | None:
+        """Tell which commit last added a file, renames into place included; empty where none did.
+
+        None where history cannot be searched or the time ran out.
+        """
+        found = self._store.objects.added(path, until, seconds) if self.has_history else None
+        return None if found is None else tuple(self._origin(oid, path) for oid in found)
+
+    def versions(self, path: str, until: Oid, seconds: float = 20.0) -> tuple[tuple[Oid, Oid | None], ...] | None:
+        """List the commits that changed a file, newest first, and the blob each left (None: it deleted the file).
+
+        Of the whole branch where `until` is on it, else up to `until`. None as for `added`.
+        """
+        if not self.has_history:
+            return None
+        tip = self._store.branch(self._branch)[1]
+        start = tip if self._store.objects.is_ancestor(until, tip) else until
+        found = self._store.objects.versions(path, start, seconds)
+        return None if found is None else tuple(found)
+
+    def touched(self, origin: Origin) -> tuple[Change, ...]:
+        """List what a commit changed against its first parent, renames as two changes; nothing for a first commit."""
+        if origin.parent is None:
+            return ()
+        return tuple(self._store.objects.differences(origin.parent, origin.commit, "--no-renames"))
+
+    def _origin(self, oid: Oid, path: str) -> Origin:
+        commit = self._store.objects.commit(oid)
+        return Origin(oid, commit.parents[0] if commit.parents else None, commit.subject, path)
 
     def _search(self, ref: PullRequestRef) -> PullRequest:
         branch, tip = self._store.branch(self._branch)

@@ -14,23 +14,45 @@ _TOLERANT = frozenset({"", "ImportError", "ModuleNotFoundError", "AttributeError
 
 
 @dataclass(frozen=True)
+class Guard:
+    """What stands around a statement: an `if`, `try`, function or class.
+
+    `text` is the test (or the names), in full. `is_true` tells what the test came to where the statement is reached,
+    None for what is no test. An `elif` is preceded by one guard without a `word` for each test that failed before it:
+    those are for judging, and not shown.
+    """
+
+    word: str
+    text: str
+    is_true: bool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.word} {shortened(self.text)}".rstrip()
+
+
+def shown(guards: Iterable[Guard]) -> str:
+    """Return a chain of guards as people read it, the outermost first."""
+    return ", ".join(str(guard) for guard in guards if guard.word)
+
+
+@dataclass(frozen=True)
 class Use:
     """A module, or a name of one, that a file imports or reads; `names` are those an import takes from a module."""
 
     line: int
     module: str
     name: str | None
-    guards: tuple[str, ...]
+    guards: tuple[Guard, ...]
     names: tuple[str, ...] = ()
     is_import: bool = True
 
     @property
     def is_typing(self) -> bool:
-        return any(guard.removeprefix("if ").removeprefix("typing.") == "TYPE_CHECKING" for guard in self.guards)
+        return any(guard.is_true and guard.text.removeprefix("typing.") == "TYPE_CHECKING" for guard in self.guards)
 
     @property
     def is_tolerated(self) -> bool:
-        caught = [guard.removeprefix("try/except") for guard in self.guards if guard.startswith("try/except")]
+        caught = [guard.text for guard in self.guards if guard.word == "try/except"]
         return any(name.strip() in _TOLERANT for names in caught for name in names.split(","))
 
 
@@ -59,11 +81,11 @@ def uses(tree: ast.Module, path: str, modules: Modules) -> Iterator[Use]:
 
 
 def _attribute_uses(
-    node: ast.stmt, guards: tuple[str, ...], aliases: Mapping[str, str], modules: Modules
+    node: ast.stmt, guards: tuple[Guard, ...], aliases: Mapping[str, str], modules: Modules
 ) -> Iterator[Use]:
     for part in _own_expressions(node):
         if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Load):
-            root, *names = _dotted(part)
+            root, *names = dotted(part)
             module = aliases.get(root)
             # Walk down the submodules; what follows the first other name belongs to an object, not to a module.
             while module and len(names) > 1 and modules.has(f"{module}.{names[0]}"):
@@ -82,7 +104,7 @@ def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
                 queue.append(child)
 
 
-def _dotted(node: ast.expr) -> tuple[str, ...]:
+def dotted(node: ast.expr) -> tuple[str, ...]:
     """Return ('a', 'b', 'c') of `a.b.c`; of anything else that has attributes, an empty root."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -126,7 +148,7 @@ def _bound_modules(node: ast.AST, path: str, modules: Modules) -> Iterator[tuple
             yield node.name or "", ""
         case ast.Attribute(ctx=ast.Store() | ast.Del()):
             # A file that writes into a module may define there whatever it reads.
-            yield _dotted(node)[0], ""
+            yield dotted(node)[0], ""
 
 
 def _is_bound(modules: Modules, module: str | None, name: str) -> bool:
@@ -140,38 +162,49 @@ def _is_bound(modules: Modules, module: str | None, name: str) -> bool:
     )
 
 
+def guards_at(tree: ast.Module, line: int) -> tuple[Guard, ...]:
+    """Return what stands around the innermost statement that covers a line; nothing where none does."""
+    found: tuple[Guard, ...] = ()
+    for node, guards in _guarded(tree.body, ()):  # an inner statement comes after the one around it
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+        if first <= line <= (node.end_lineno or node.lineno):
+            found = guards
+    return found
+
+
 def _guarded(
-    body: Iterable[ast.stmt], guards: tuple[str, ...], *, is_elif: bool = False
-) -> Iterator[tuple[ast.stmt, tuple[str, ...]]]:
+    body: Iterable[ast.stmt], guards: tuple[Guard, ...], *, is_elif: bool = False
+) -> Iterator[tuple[ast.stmt, tuple[Guard, ...]]]:
     """Yield every statement with what stands around it, the outermost first."""
     for node in body:
         yield node, guards
         for block, guard in _inner(node, is_elif):
-            yield from _guarded(block, (*guards, guard) if guard else guards, is_elif=guard == "" and _is_elif(node))
+            is_next_elif = guard is not None and not guard.word
+            yield from _guarded(block, (*guards, guard) if guard else guards, is_elif=is_next_elif)
 
 
-def _inner(node: ast.stmt, is_elif: bool) -> Iterator[tuple[list[ast.stmt], str]]:
+def _inner(node: ast.stmt, is_elif: bool) -> Iterator[tuple[list[ast.stmt], Guard | None]]:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            yield node.body, f"in def {node.name}"
+            yield node.body, Guard("in def", node.name)
         case ast.ClassDef():
-            yield node.body, f"in class {node.name}"
+            yield node.body, Guard("in class", node.name)
         case ast.If():
-            text = ("elif " if is_elif else "if ") + _short(node.test)
-            yield node.body, text
-            yield node.orelse, "" if _is_elif(node) else f"else of {text}"
+            word, test = "elif" if is_elif else "if", ast.unparse(node.test)
+            yield node.body, Guard(word, test, is_true=True)
+            yield node.orelse, Guard("" if _is_elif(node) else f"else of {word}", test, is_true=False)
         case ast.Try() | ast.TryStar():
-            caught = [_short(handler.type).strip("()") if handler.type else "" for handler in node.handlers]
-            yield node.body, f"try/except {', '.join(caught)}".rstrip() if caught else ""
+            caught = [ast.unparse(handler.type).strip("()") if handler.type else "" for handler in node.handlers]
+            yield node.body, Guard("try/except", ", ".join(caught)) if caught else None
             for handler, name in zip(node.handlers, caught, strict=True):
-                yield handler.body, f"except {name}".rstrip()
-            yield node.orelse, ""
-            yield node.finalbody, ""
+                yield handler.body, Guard("except", name)
+            yield node.orelse, None
+            yield node.finalbody, None
         case _:
-            yield getattr(node, "body", []), ""
-            yield getattr(node, "orelse", []), ""
+            yield getattr(node, "body", []), None
+            yield getattr(node, "orelse", []), None
             for case in getattr(node, "cases", []):
-                yield case.body, ""
+                yield case.body, None
 
 
 def _is_elif(node: ast.stmt) -> bool:
@@ -180,6 +213,6 @@ def _is_elif(node: ast.stmt) -> bool:
     return len(following) == 1 and isinstance(following[0], ast.If) and following[0].col_offset == node.col_offset
 
 
-def _short(node: ast.expr) -> str:
-    text = ast.unparse(node)
+def shortened(text: str) -> str:
+    """Return a text that fits into a line with others."""
     return text if len(text) <= 60 else text[:57] + "..."

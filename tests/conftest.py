@@ -84,12 +84,22 @@ def _folders(home: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="session")
+def type_checker_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the type checker said in this run, by the content it was asked of: a whole release takes it a while."""
+    return tmp_path_factory.mktemp("type-checker")
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each test starts with an empty home, cache and state folder."""
+def own_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, type_checker_cache: Path
+) -> Path:
+    """Each test starts with an empty home, cache and state folder; only the type checker's answers are shared."""
     home = tmp_path_factory.mktemp("home")
     for name, value in _folders(home).items():
         monkeypatch.setenv(name, value)
+    (home / "cache" / "overlay").mkdir(parents=True)
+    (home / "cache" / "overlay" / "type-checker").symlink_to(type_checker_cache)
     return home
 
 

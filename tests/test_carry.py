@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builder.carry import carry
 from builder.catalogue import Carry
 
@@ -83,3 +85,26 @@ def test_unknown_symbols_and_files_are_rejected():
     assert unknown.outcome == "rejected"
     assert "nope" in unknown.fact
     assert run(b"x = 1\n", entry("b.py"))[0].outcome == "rejected"
+
+
+MANY = b"""from typing import TYPE_CHECKING, Any
+if TYPE_CHECKING:
+    from x import Hint, Other
+
+def f(a: Hint): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [
+        (("Any",), "from typing import Any\n"),
+        (
+            ("Hint", "TYPE_CHECKING"),
+            "from typing import TYPE_CHECKING\n\n\nif TYPE_CHECKING:\n    from x import Hint\n",
+        ),
+    ],
+)
+def test_of_an_import_of_several_names_only_what_is_named_is_taken(symbols, expected):
+    (found,) = carry((entry("a.py", *symbols),), {"a.py": b"x = 1\n"}.get, {1: {"a.py": MANY}.get})
+    assert found.data == b"x = 1\n\n\n" + expected.encode()

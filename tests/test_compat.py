@@ -1,488 +1,381 @@
-"""What the merged tree needs and the base lacks, what the overlay breaks, and what it depends on that differs."""
+"""The compat check on toy trees: what is new against base and donor, what goes down, and what is never reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder import compat
-from builder.compat import Drift, Finding, Result
-from builder.errors import InputError
+from builder.compat import Comparison, Finding, Result
+from builder.doors import Complaint
+from builder.errors import Unavailable
+from builder.guards import Hardware
 from builder.model import Tree
+from builder.predicates import Truth
+from builder.type_checker import Pyrefly
 
-Files = Mapping[str, str | bytes]
+Files = Mapping[str, str]
+
+INFO = "sglang/info.py"
+WORKER = "sglang/worker.py"
+LIB = "sglang/lib.py"
+USER = "sglang/user.py"
 
 
 def tree(files: Files) -> Tree:
-    data = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
+    data = {path: text.encode() for path, text in files.items()}
     return Tree(frozenset(data), data.get)
 
 
-def check(before: Files, edits: Mapping[str, str | bytes | None]) -> Result:
-    after = {path: text for path, text in {**before, **edits}.items() if text is not None}
-    return compat.check(tree(before), tree(after), edits.keys())
+@pytest.fixture
+def check(tmp_path: Path):
+    """`check(base, donor, paths)` puts these files of the donor on the base whole."""
+
+    def run(base: Files, donor: Files, *paths: str, **more: object) -> Result:
+        before, donors = tree(base), tree(donor)
+        after = before.overlaid({path: donor[path].encode() for path in paths})
+        comparison = Comparison(before, after, frozenset(paths), dict.fromkeys(paths, donors))
+        return compat.check(replace(comparison, **more), Pyrefly(tmp_path / "cache"))
+
+    return run
 
 
-def brief(findings: tuple[Finding, ...]) -> list[tuple[str, str, int, str]]:
-    return [(finding.kind, finding.path, finding.line, finding.symbol) for finding in findings]
-
-
-# -- D1: an imported name that differs between branches ----------------------------------------------------------------
-
-USER = "sglang/user.py"
-LIB = "sglang/lib.py"
-DONOR = "import os\nfrom sglang.lib import pub_len\n\nprint(pub_len())\n"
-OLDER, NEWER = "import os\n\n\ndef _pub_len(): ...\n", "def pub_len(): ...\n"
-
-
-def test_d1_a_base_with_the_older_name_lacks_the_new_one_and_the_older_is_named() -> None:
-    found = check({USER: "", LIB: OLDER}, {USER: DONOR}).findings
-    assert brief(found) == [("name-missing", USER, 2, "sglang.lib.pub_len")]
-    assert found[0].base_has == "_pub_len (sglang/lib.py:4)"
-    assert found[0].message == "imports pub_len of sglang.lib, which does not define it"
-    assert (found[0].names, found[0].introduced_by, found[0].acknowledged) == (("pub_len",), None, None)
-
-
-@pytest.mark.parametrize("library", [NEWER, OLDER + NEWER])
-def test_d1_b_c_a_base_with_the_name_lacks_nothing(library: str) -> None:
-    assert check({USER: "", LIB: library}, {USER: DONOR}) == Result((), ())
-
-
-def test_d1_d_a_base_with_neither_has_nothing_instead() -> None:
-    found = check({USER: "", LIB: "x = 1\n"}, {USER: DONOR}).findings
-    assert brief(found) == [("name-missing", USER, 2, "sglang.lib.pub_len")]
-    assert found[0].base_has is None
-
-
-# -- what resolves -----------------------------------------------------------------------------------------------------
-
-LIBRARY: Files = {
-    "sglang/__init__.py": "from sglang.pkg import again\n",
-    "sglang/pkg/__init__.py": "from .inner import deep as again\nfrom . import starred\nfrom .starred import *\n",
-    "sglang/pkg/inner.py": "try:\n    import fast\nexcept ImportError:\n    fast = None\n\ndef deep(): ...\n",
-    "sglang/pkg/starred.py": "__all__ = ['shown']\nshown = hidden = 1\n",
-    "sglang/pkg/hinted.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from x import Hint\n",
-    "sglang/pkg/lazy.py": "def __getattr__(name):\n    if name == 'known':\n        return 1\n    return other(name)\n",
-    "sglang/pkg/broken.py": "def (\n",
-    "sglang/pkg/foreign.py": "from torch import *\n",
-    "sglang/pkg/_core.cpython-311-x86_64-linux-gnu.so": b"\x7fELF",
-    "sglang/bare/data.json": "{}",
-    "sglang/bare/module.py": "value = 1\n",
-    "sglang/plain.py": "",
-    "sglang/plain/shadowed.py": "",
-    USER: "",
-}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import sglang.pkg.inner",
-        "import torch.nothing.here",
-        "from torch import nothing",
-        "from sglang import again, pkg",
-        "from sglang.pkg import again, inner, shown, starred",
-        "from sglang.pkg.inner import fast, deep",
-        "from sglang.pkg import __file__, __name__",
-        "from sglang.bare import module",
-        "import sglang.bare.module as m; m.value; m.__doc__",
-        "from sglang import bare; bare.module.value",
-        "import sglang; sglang.bare.module.value.anything",
-        "from sglang.pkg.lazy import known",
-        "import sglang.pkg._core",
-        "from .pkg import inner",
-        "from . import bare",
-        "if TYPE_CHECKING:\n    from sglang.pkg.hinted import Hint",
-        "from sglang.pkg import inner; inner.patched = 1; inner.patched",
-        "import sglang.pkg.inner as m\ndef f(m): return m.missing",
-        "from sglang.pkg.starred import *",
-    ],
-)
-def test_what_python_would_find_is_no_finding(line: str) -> None:
-    assert check(LIBRARY, {USER: line + "\n"}) == Result((), ())
-
-
-@pytest.mark.parametrize(
-    ("line", "kind", "symbol"),
-    [
-        ("import sglang.pkg.absent", "module-missing", "sglang.pkg.absent"),
-        ("import sglang.plain.shadowed", "module-missing", "sglang.plain.shadowed"),
-        ("from sglang.gone import *", "module-missing", "sglang.gone"),
-        ("from .gone import x", "module-missing", "sglang.gone"),
-        ("from . import nothing", "name-missing", "sglang.nothing"),
-        ("from sglang.pkg import hidden", "name-missing", "sglang.pkg.hidden"),
-        ("from sglang.pkg.hinted import Hint", "name-missing", "sglang.pkg.hinted.Hint"),
-        ("from sglang.bare import nothing", "name-missing", "sglang.bare.nothing"),
-        ("from sglang.pkg import inner; inner.gone", "name-missing", "sglang.pkg.inner.gone"),
-        ("import sglang.pkg.inner as m; m.gone.more", "name-missing", "sglang.pkg.inner.gone"),
-        ("import sglang.bare.module; sglang.bare.module.gone", "name-missing", "sglang.bare.module.gone"),
-        ("def f():\n    if x:\n        from sglang.pkg.inner import gone", "name-missing", "sglang.pkg.inner.gone"),
-    ],
-)
-def test_what_python_would_not_find_is_a_finding(line: str, kind: str, symbol: str) -> None:
-    result = check(LIBRARY, {USER: line + "\n"})
-    assert [(finding.kind, finding.symbol) for finding in result.findings] == [(kind, symbol)]
+def brief(result: Result) -> list[tuple[str, str, int, str]]:
     assert result.unknown == ()
+    return [(finding.kind, finding.path, finding.line, finding.symbol) for finding in result.findings]
+
+
+# -- D3: an attribute renamed on an object from a file that nobody overlays --------------------------------------------
+
+OLD_INFO = (
+    "from dataclasses import dataclass\n\n\n@dataclass\nclass Input:\n    reserved_len: int = 0\n    count: int = 0\n"
+)
+NEW_INFO = OLD_INFO.replace("reserved_len", "next_len")
+OLD_WORKER = (
+    "from sglang.info import Input\n\n\ndef step(inp: Input):\n    if inp.count:\n        return 1\n    return 0\n"
+)
+NEW_WORKER = OLD_WORKER.replace("    return 0\n", "    elif inp.next_len:\n        return 2\n    return 0\n")
+
+
+def test_d3_an_attribute_that_only_the_donor_defines_is_named_with_both_places(check) -> None:
+    base, donor = {INFO: OLD_INFO, WORKER: OLD_WORKER}, {INFO: NEW_INFO, WORKER: NEW_WORKER}
+    result = check(base, donor, WORKER)
+    assert brief(result) == [("attribute-missing", WORKER, 7, "sglang.info.Input.next_len")]
+    (finding,) = result.findings
+    assert finding.base_has == "reserved_len (sglang/info.py:6)"
+    assert finding.donor_has == "Input.next_len (sglang/info.py:6)"
+    assert finding.guard == "in def step"
+    assert finding.message == "uses next_len of a Input, which has no such attribute"
+
+
+def test_d3_a_base_that_has_the_attribute_lacks_nothing(check) -> None:
+    donor = {INFO: NEW_INFO, WORKER: NEW_WORKER}
+    assert check({INFO: NEW_INFO, WORKER: OLD_WORKER}, donor, WORKER) == Result((), ())
+
+
+def test_d3_both_files_overlaid_lack_nothing(check) -> None:
+    donor = {INFO: NEW_INFO, WORKER: NEW_WORKER}
+    assert check({INFO: OLD_INFO, WORKER: OLD_WORKER}, donor, INFO, WORKER) == Result((), ())
+
+
+def test_an_attribute_of_anything_is_missing_where_its_name_stands_nowhere_in_the_base(check) -> None:
+    base = {INFO: OLD_INFO, WORKER: "def step(inp):\n    return inp.count\n"}
+    donor = {INFO: NEW_INFO, WORKER: "def step(inp):\n    return inp.next_len + inp.count\n"}
+    result = check(base, donor, WORKER)
+    assert brief(result) == [("attribute-missing", WORKER, 2, ".next_len")]
+    assert result.findings[0].donor_has == "next_len (sglang/info.py:6)"
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    "worker",
     [
-        ("from sglang.pkg.lazy import guess", "sglang/pkg/lazy.py line 1 defines __getattr__"),
-        ("from sglang.pkg.broken import x", "sglang/pkg/broken.py: line 1 does not parse"),
-        ("from sglang.pkg.foreign import x", "imports all names of torch, which is not in the package"),
-        ("from sglang.pkg._core import x", "is a compiled module"),
+        "def step(inp):\n    inp.next_len = 1\n    return inp.next_len\n",  # sets it itself
+        "def step(inp):\n    return getattr(inp, 'next_len').next_len\n",  # names it as text
+        "def step(inp):\n    return inp.from_elsewhere\n",  # nothing in the donor defines it
+        "class A:\n    next_len = 1\n\n\ndef step(inp):\n    return inp.next_len\n",
     ],
 )
-def test_what_cannot_be_told_is_unknown_and_no_finding(line: str, why: str) -> None:
-    result = check(LIBRARY, {USER: line + "\n"})
-    assert result.findings == ()
-    assert len(result.unknown) == 1
-    assert result.unknown[0].startswith(f"{USER}:1 uses sglang.pkg.")
-    assert why in result.unknown[0]
+def test_an_attribute_that_may_be_there_is_no_finding(check, worker: str) -> None:
+    base = {INFO: OLD_INFO, WORKER: ""}
+    assert check(base, {INFO: NEW_INFO, WORKER: worker}, WORKER) == Result((), ())
 
 
-def test_a_changed_file_that_does_not_parse_is_unknown() -> None:
-    assert check(LIBRARY, {USER: "def (\n"}).unknown == (f"{USER}: line 1 does not parse: invalid syntax",)
+def test_what_is_read_of_a_missing_thing_needs_no_line_of_its_own(check) -> None:
+    donor = {LIB: "class Site:\n    SELECTOR = 1\n", USER: "from sglang.lib import Site\n\nprint(Site.SELECTOR)\n"}
+    assert brief(check({USER: ""}, donor, USER)) == [("module-missing", USER, 1, "sglang.lib")]
 
 
-def test_a_link_is_unknown() -> None:
-    def read(path: str) -> bytes | None:
-        if path == LIB:
-            raise InputError(path, "is a link in the base")
-        return b"from sglang.lib import x\n"
+# -- signatures --------------------------------------------------------------------------------------------------------
 
-    linked = Tree(frozenset({USER, LIB}), read)
-    result = compat.check(tree({}), linked, {USER})
-    assert result.unknown == (f"{USER}:1 uses sglang.lib.x: sglang/lib.py: is a link in the base",)
+CALL = """\
+from sglang.lib import f
 
 
-def test_every_missing_name_has_its_own_line_and_a_module_one_for_all_its_names() -> None:
-    source = "from sglang.pkg.inner import (\n    deep,\n    one,\n    two,\n)\n"
-    source += "from sglang.gone import (\n    a,\n    b,\n)\n"
-    found = check(LIBRARY, {USER: source}).findings
-    assert [(finding.line, finding.names) for finding in found] == [(3, ("one",)), (4, ("two",)), (6, ("a", "b"))]
-    assert found[2].message == "imports sglang.gone (a, b); there is no such module"
-
-
-def test_imports_that_lead_in_a_circle_define_nothing() -> None:
-    files = {"sglang/a.py": "from sglang.b import x\n", "sglang/b.py": "from sglang.a import x\n", USER: ""}
-    assert len(check(files, {USER: "from sglang.a import x\n"}).findings) == 1
-
-
-def test_another_package_name_is_respected() -> None:
-    files = tree({"toy/a.py": "from toy.b import x\nfrom sglang.c import y\n"})
-    found = compat.check(tree({}), files, {"toy/a.py"}, package="toy").findings
-    assert [finding.symbol for finding in found] == ["toy.b"]
-
-
-# -- guards ------------------------------------------------------------------------------------------------------------
-
-GUARDED = """\
-if is_cuda():
-    import sglang.one
-elif is_hip():
-    import sglang.two
-else:
-    import sglang.three
-try:
-    import sglang.four
-except (ImportError, OSError):
-    import sglang.five
-finally:
-    import sglang.six
-class A:
-    def f(self):
-        for x in y:
-            with z:
-                if x:
-                    import sglang.seven
-if a:
-    pass
-else:
-    if b:
-        import sglang.eight
+def g():
+    try:
+        return f({})
+    except Exception:
+        return None
 """
 
 
-def test_a_finding_names_what_stands_around_it() -> None:
-    guards = {finding.symbol.removeprefix("sglang."): finding.guard for finding in check({}, {USER: GUARDED}).findings}
-    assert guards == {
-        "one": "if is_cuda()",
-        "two": "elif is_hip()",
-        "three": "else of elif is_hip()",
-        "four": "try/except ImportError, OSError",
-        "five": "except ImportError, OSError",
-        "six": "",
-        "seven": "in class A, in def f, if x",
-        "eight": "else of if a, if b",
-    }
-
-
-# -- differential ------------------------------------------------------------------------------------------------------
-
-
-def test_what_the_file_lacked_before_is_no_finding() -> None:
-    before = {USER: "from sglang.gone import x\nfrom sglang.lib import y\n", LIB: ""}
-    after = "# moved\n\nfrom sglang.gone import x\nfrom sglang.lib import y, z\n"
-    assert brief(check(before, {USER: after}).findings) == [("name-missing", USER, 4, "sglang.lib.z")]
-
-
-def test_what_another_file_lacked_before_is_a_finding_here() -> None:
-    before = {"sglang/other.py": "from sglang.gone import x\n", USER: ""}
-    assert len(check(before, {USER: "from sglang.gone import x\n"}).findings) == 1
-
-
-def test_an_import_that_may_fail_no_longer_is_a_finding() -> None:
-    caught = "try:\n    from sglang.gone import x\nexcept ImportError:\n    x = None\n"
-    assert len(check({USER: caught}, {USER: "from sglang.gone import x\n"}).findings) == 1
-    assert check({USER: "from sglang.gone import x\n"}, {USER: caught}).findings == ()
-
-
-def test_what_was_unknown_and_is_missing_now_is_a_finding() -> None:
-    before = {USER: "from sglang.lib import x\n", LIB: "from torch import *\n"}
-    assert len(check(before, {USER: "from sglang.lib import x\n", LIB: ""}).findings) == 1
-
-
-# -- reverse -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_base_module_that_imports_what_the_overlay_takes_away_is_named() -> None:
-    before = {
-        LIB: "import os\n\ndef kept(): ...\ndef lost(): ...\n",
-        "sglang/user.py": "if os:\n    from sglang.lib import (\n        kept,\n        lost,\n    )\n",
-        "sglang/reader.py": "import sglang.lib as l\n\ndef f(): return l.lost\n",
-        "sglang/near.py": "from .lib import lost as mine\n",
-        "sglang/other.py": "from sglang.elsewhere import lost\n",
-        "sglang/elsewhere.py": "lost = 1\n",
-    }
-    found = check(before, {LIB: "def kept(): ...\n"}).findings
-    assert brief(found) == [
-        ("reverse", "sglang/near.py", 1, "sglang.lib.lost"),
-        ("reverse", "sglang/reader.py", 3, "sglang.lib.lost"),
-        ("reverse", "sglang/user.py", 4, "sglang.lib.lost"),
-    ]
-    assert found[0].base_has == "lost (sglang/lib.py:4)"
-    assert found[0].message == "imports sglang.lib.lost, which the overlay takes away"
-    assert found[1].message == "reads sglang.lib.lost, which the overlay takes away"
-    assert (found[1].guard, found[2].guard) == ("in def f", "if os")
-
-
-def test_a_name_that_is_handed_on_by_star_imports_is_followed() -> None:
-    before = {
-        "sglang/utils/__init__.py": "from sglang.utils.common import *\n",
-        "sglang/utils/common.py": "def lost(): ...\n",
-        "sglang/user.py": "from sglang.utils import lost\n",
-        "sglang/utils/sibling.py": "from . import lost\n",
-    }
-    found = check(before, {"sglang/utils/common.py": "x = 1\n"}).findings
-    assert {finding.path for finding in found} == {"sglang/user.py", "sglang/utils/sibling.py"}
-    assert found[0].base_has == "lost (sglang/utils/common.py:1)"
-
-
-def test_a_deleted_module_breaks_its_importers() -> None:
-    before = {LIB: "x = 1\n", "sglang/user.py": "from sglang import lib\n", "sglang/two.py": "import sglang.lib\n"}
-    found = check(before, {LIB: None}).findings
-    assert brief(found) == [
-        ("reverse", "sglang/two.py", 1, "sglang.lib"),
-        ("reverse", "sglang/user.py", 1, "sglang.lib"),
-    ]
-
-
-def test_an_importer_that_was_broken_before_is_not_blamed_on_the_overlay() -> None:
-    before = {LIB: "lost = 1\n", "sglang/user.py": "from sglang.lib import never\n", "sglang/rot.py": "def (lost lib\n"}
-    assert check(before, {LIB: "x = 1\n"}) == Result((), ())
-
-
-def test_what_the_overlay_makes_uncertain_is_unknown() -> None:
-    before = {LIB: "lost = 1\n", "sglang/user.py": "from sglang.lib import lost\n"}
-    result = check(before, {LIB: "from torch import *\n"})
-    assert result.findings == ()
-    assert result.unknown[0].startswith("sglang/user.py:1 uses sglang.lib.lost: ")
-
-
-# -- what the base has instead -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("library", "elsewhere", "expected"),
+    ("older", "newer", "call", "names", "says"),
     [
-        ("def _run(): ...\n", "def run(): ...\n", "_run (sglang/lib.py:1)"),
-        ("def other(): ...\n", "\ndef run(): ...\n", "run (sglang/far.py:2)"),
-        ("def other(): ...\n", "run: int = 3\n", "run (sglang/far.py:1)"),
-        ("def other(): ...\n", "    run = 3\nrunner = 1\n", None),
+        ("def f(a): ...", "def f(a, b=1): ...", "1, b=2", ("b",), "with the unknown keyword b"),
+        ("def f(a, b): ...", "def f(a): ...", "1", ("b",), "with a missing argument: b"),
+        ("def f(a): ...", "def f(a, b): ...", "1, 2", (), "with too many arguments: it takes 1"),
     ],
 )
-def test_the_closest_definition_is_named(library: str, elsewhere: str, expected: str | None) -> None:
-    before = {LIB: library, "sglang/far.py": elsewhere, USER: ""}
-    assert check(before, {USER: "from sglang.lib import run\n"}).findings[0].base_has == expected
-
-
-def test_a_similar_name_in_the_module_is_named_where_it_is_defined() -> None:
-    before = {
-        LIB: "from sglang.far import compute_v2_logprobs\n",
-        "sglang/far.py": "\ndef compute_v2_logprobs(): ...\n",
-    }
-    found = check({**before, USER: ""}, {USER: "from sglang.lib import compute_logprobs\n"}).findings
-    assert found[0].base_has == "compute_v2_logprobs (sglang/far.py:2)"
-
-
-def test_of_several_namesakes_the_nearest_is_named() -> None:
-    before = {"sglang/a/run.py": "run = 1\n", "sglang/z/near.py": "run = 1\n", "sglang/z/lib.py": "", USER: ""}
-    found = check(before, {USER: "from sglang.z.lib import run\n"}).findings
-    assert found[0].base_has == "run (sglang/z/near.py:1)"
-
-
-def test_a_module_that_moved_is_named() -> None:
-    before = {"sglang/srt/kernels/accept.py": "", USER: ""}
-    found = check(before, {USER: "import sglang.kernels.accept\n"}).findings
-    assert found[0].base_has == "sglang.srt.kernels.accept (sglang/srt/kernels/accept.py)"
-
-
-# -- drift -------------------------------------------------------------------------------------------------------------
-
-
-def test_drift_names_the_definitions_that_differ_in_files_the_overlay_uses() -> None:
-    base = {
-        USER: "",
-        LIB: "class A:\n    def f(self): return 1\n    def g(self): ...\nflag = 1\n",
-        "sglang/same.py": "x = 1\n",
-        "sglang/unused.py": "x = 1\n",
-        "sglang/facade.py": "from sglang.real import thing\n",
-        "sglang/real.py": "def thing(): return 1\n",
-        "sglang/typed.py": "class Hint: ...\n",
-    }
-    parent = {
-        **base,
-        LIB: "class A:\n    def f(self): return 2\n    def g(self): ...\n    def h(self): ...\nflag = 1\n",
-        "sglang/unused.py": "x = 2\n",
-        "sglang/real.py": "def thing():  # comment\n    return 1\n",
-        "sglang/typed.py": "class Hint:\n    size = 1\n",
-    }
-    text = (
-        "from sglang.lib import A\nimport sglang.same\nfrom sglang.facade import thing\nimport sglang.gone\n"
-        "if TYPE_CHECKING:\n    from sglang.typed import Hint\n"
+def test_a_call_that_does_not_fit_is_found_even_where_its_failure_is_swallowed(
+    check, older: str, newer: str, call: str, names: tuple[str, ...], says: str
+) -> None:
+    base, donor = {LIB: older + "\n", USER: ""}, {LIB: newer + "\n", USER: CALL.format(call)}
+    result = check(base, donor, USER)
+    assert brief(result) == [("signature", USER, 6, "sglang.lib.f")]
+    (finding,) = result.findings
+    assert (finding.names, finding.guard) == (names, "in def g, try/except Exception")
+    assert finding.message.endswith(says)
+    assert finding.base_has == f"{older.removeprefix('def ').removesuffix(': ...')} (sglang/lib.py:1)"
+    assert (
+        finding.donor_has == f"{newer.removeprefix('def ').removesuffix(': ...').replace('=1', '=1')} (sglang/lib.py:1)"
     )
-    after = tree({**base, USER: text})
-    found = compat.drift(compat.dependencies({USER}, after), tree(base), tree(parent).read)
-    assert found == (
-        Drift("sglang/lib.py", 3, ("A.f", "A.h")),
-        Drift("sglang/real.py", 3, ()),
-        Drift("sglang/typed.py", 3, ("Hint.size",)),
-    )
+    assert check(donor, donor, USER) == Result((), ())
 
 
-def test_a_file_that_the_overlay_replaces_has_no_drift() -> None:
-    after = tree({USER: "from sglang.lib import x\n", LIB: "x = 3\n"})
-    assert compat.dependencies({USER, LIB}, after) == ()
+def test_a_method_is_named_by_its_class(check) -> None:
+    older, newer = "class C:\n    def m(self): ...\n", "class C:\n    def m(self, x=1): ...\n"
+    base = {LIB: older, USER: ""}
+    result = check(base, {LIB: newer, USER: "from sglang.lib import C\n\nC().m(x=2)\n"}, USER)
+    assert brief(result) == [("signature", USER, 3, "sglang.lib.C.m")]
+    assert result.findings[0].base_has == "m(self) (sglang/lib.py:2)"
 
 
-def test_the_kinds_that_nobody_looked_for_are_said() -> None:
-    assert set(compat.NOT_CHECKED) == {"attribute-missing", "signature", "config-leaf-missing", "semantic"}
+def test_what_the_donor_itself_does_not_resolve_is_no_finding(check) -> None:
+    user = "from sglang.lib import f\n\nf(1, 2, 3)\nf.nothing\nimport torch.nothing\nunknown_name\n"
+    donor = {LIB: "def f(a): ...\n", USER: user}
+    assert check({LIB: "def f(a): ...\n", USER: ""}, donor, USER) == Result((), ())
 
 
-# -- real SGLang: the stand-in's five files on older bases -------------------------------------------------------------
-
-WORKER = "sglang/srt/speculative/dflash_worker_v2.py"
-UTILS = "sglang/srt/speculative/dflash_utils.py"
-MODEL = "sglang/srt/models/dflash.py"
-AUX = "sglang/srt/model_executor/model_runner_components/spec_aux_hidden_state.py"
-FIVE = ("sglang/kernels/ops/speculative/dflash.py", MODEL, UTILS, WORKER, AUX)
-
-ON_0_5_18 = [
-    (WORKER, 25, "srt.lora.layers.unwrap_lora_layer"),
-    (WORKER, 40, "srt.runtime_context.mamba_track_grid"),
-    (WORKER, 65, "srt.speculative.spec_tp_sync"),
-]
-ON_0_5_17 = [
-    (UTILS, 21, "srt.speculative.spec_utils.sample_simulated_acc_len"),
-    (WORKER, 24, "srt.layers.logprob_processor.compute_spec_logprobs"),
-    *ON_0_5_18,
-]
-ON_0_5_16 = [
-    (AUX, 10, "srt.runtime_context.get_model"),
-    (AUX, 12, "srt.runtime_context.get_spec"),
-    (MODEL, 39, "srt.runtime_context.get_spec"),
-    (UTILS, 20, "srt.runtime_context.get_spec"),
-    (UTILS, 21, "srt.speculative.spec_utils.sample_simulated_acc_len"),
-    (UTILS, 56, "kernels.ops.sampling.renorm_triton"),
-    (UTILS, 59, "kernels.ops.sampling.renorm_triton"),
-    (WORKER, 16, "kernels.ops.speculative.dspark.dspark_accept"),
-    (WORKER, 24, "srt.layers.logprob_processor.compute_spec_logprobs"),
-    (WORKER, 25, "srt.lora.layers.unwrap_lora_layer"),
-    (WORKER, 37, "srt.runtime_context.get_exec"),
-    (WORKER, 38, "srt.runtime_context.get_schedule"),
-    (WORKER, 39, "srt.runtime_context.get_spec"),
-    (WORKER, 40, "srt.runtime_context.mamba_track_grid"),
-    (WORKER, 65, "srt.speculative.spec_tp_sync"),
-    (WORKER, 70, "srt.speculative.spec_utils.GrammarTree"),
-    (WORKER, 72, "srt.speculative.spec_utils.build_grammar_vocab_mask"),
-]
+def test_what_the_base_had_before_is_no_finding(check) -> None:
+    base = {LIB: "def f(a): ...\n", USER: "from sglang.lib import f\n\nf(1, 2)\n"}
+    donor = {LIB: "def f(a, b): ...\n", USER: "from sglang.lib import f\n\nprint()\nf(1, 2)\n"}
+    assert check(base, donor, USER) == Result((), ())
 
 
-@pytest.fixture(scope="module")
-def real(trees: Callable[[str], Path]) -> Callable[[str], Tree]:
-    @cache
-    def load(version: str) -> Tree:
-        root = trees(version)
-        paths = frozenset(str(path.relative_to(root)) for path in (root / "sglang").rglob("*") if path.is_file())
-        read = cache(lambda path: (root / path).read_bytes() if path in paths else None)
-        return Tree(paths, read)
-
-    return load
+def test_a_merge_that_leaves_a_name_without_its_definition_is_found(tmp_path: Path) -> None:
+    base = tree({USER: "def f(): ...\n"})
+    donor = {USER: "def helper(): ...\n\n\ndef f():\n    return helper()\n"}
+    merged = base.overlaid({USER: b"def f():\n    return helper()\n"})
+    comparison = Comparison(base, merged, frozenset({USER}), {USER: tree(donor)})
+    result = compat.check(comparison, Pyrefly(tmp_path / "cache"))
+    assert brief(result) == [("name-missing", USER, 2, "sglang.user.helper")]
+    assert result.findings[0].message == "uses helper, which nothing in the file defines"
 
 
-def overlaid(base: Tree, donor: Tree) -> Tree:
-    return base.overlaid({path: donor.read(path) or b"" for path in FIVE})
+# -- what the overlay breaks in the base -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("version", "expected", "names"), [("0.5.16", ON_0_5_16, 18), ("0.5.17", ON_0_5_17, 6), ("0.5.18", ON_0_5_18, 4)]
+    ("newer", "symbol"),
+    [
+        ("def f(a, b):\n    return a\n\n\nclass Box:\n    size = 1\n", "sglang.lib.f"),
+        ("def f(a):\n    return a\n\n\nclass Box:\n    width = 1\n", "sglang.lib.Box.size"),
+    ],
 )
-def test_the_stand_ins_files_lack_on_an_older_base_what_the_lab_says(
-    real: Callable[[str], Tree], version: str, expected: list[tuple[str, int, str]], names: int
-) -> None:
-    base = real(version)
-    result = compat.check(base, overlaid(base, real("0.5.19")), FIVE)
-    found = [(finding.path, finding.line, finding.symbol.removeprefix("sglang.")) for finding in result.findings]
-    assert sorted(found) == sorted(expected)
-    assert sum(len(finding.names) for finding in result.findings) == names
-    assert result.unknown == ()
+def test_a_caller_that_the_overlay_breaks_is_a_reverse_finding(check, newer: str, symbol: str) -> None:
+    older = "def f(a):\n    return a\n\n\nclass Box:\n    size = 1\n"
+    base = {LIB: older, USER: "from sglang.lib import Box, f\n\nf(Box().size)\n"}
+    result = check(base, {LIB: newer, USER: ""}, LIB)
+    assert brief(result) == [("reverse", USER, 3, symbol)]
+    assert result.findings[0].message.endswith("; the overlay changed it")
 
 
-def test_guards_and_counterparts_on_real_trees(real: Callable[[str], Tree]) -> None:
-    base = real("0.5.16")
-    found = compat.check(base, overlaid(base, real("0.5.19")), FIVE).findings
-    by_symbol = {finding.symbol.removeprefix("sglang."): finding for finding in found}
-    assert by_symbol["kernels.ops.sampling.renorm_triton"].guard == "elif is_hip()"
-    alias = by_symbol["srt.speculative.spec_utils.sample_simulated_acc_len"]
-    assert (alias.base_has or "").startswith("_sample_simulated_acc_len (sglang/srt/speculative/spec_utils.py:")
-    logprobs = by_symbol["srt.layers.logprob_processor.compute_spec_logprobs"]
-    assert (logprobs.base_has or "").startswith("compute_spec_v2_logprobs (sglang/srt/layers/logprob_processor.py:")
+def test_a_change_that_breaks_nobody_is_no_finding(check) -> None:
+    base = {LIB: "def f(a):\n    return a\n", USER: "from sglang.lib import f\n\nf(1)\n"}
+    assert check(base, {LIB: "def f(a, b=1):\n    return a\n", USER: ""}, LIB) == Result((), ())
 
 
-@pytest.mark.parametrize("version", ["0.5.17", "0.5.18", "0.5.19"])
-@pytest.mark.parametrize("changed", [(), FIVE])
-def test_an_untouched_base_yields_nothing(real: Callable[[str], Tree], version: str, changed: tuple[str, ...]) -> None:
-    assert compat.check(real(version), real(version), changed) == Result((), ())
+# -- what goes down with a module that fails at import -----------------------------------------------------------------
+
+BROKEN = "from sglang.lib import gone\n"
 
 
-def test_a_base_module_that_imports_an_overlaid_file_is_found_on_a_real_tree(real: Callable[[str], Tree]) -> None:
-    base = real("0.5.19")
-    data = (base.read(UTILS) or b"").replace(b"def build_dflash_verify_target_probs", b"def build_renamed")
-    found = compat.check(base, base.overlaid({UTILS: data}), {UTILS}).findings
-    assert {finding.kind for finding in found} == {"reverse"}
-    assert found
+def test_the_bases_modules_that_import_a_broken_one_go_down_with_it(check) -> None:
+    base = {
+        LIB: "",
+        USER: "",
+        "sglang/direct.py": "from sglang.user import x\n",
+        "sglang/lazy.py": "def f():\n    from sglang import user\n",
+        "sglang/caught.py": "try:\n    import sglang.user\nexcept ImportError:\n    pass\n",
+        "sglang/typing_only.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sglang.user\n",
+        "sglang/further.py": "import sglang.direct\n",
+        "sglang/aside.py": "import sglang.lib\n",
+    }
+    result = check(base, {LIB: "gone = 1\n", USER: BROKEN + "x = 1\n"}, USER)
+    forward, *reverse = result.findings
+    assert (forward.kind, forward.symbol) == ("name-missing", "sglang.lib.gone")
+    assert [(f.path, f.line, f.kind) for f in reverse] == [
+        ("sglang/caught.py", 2, "reverse"),
+        ("sglang/direct.py", 1, "reverse"),
+        ("sglang/lazy.py", 2, "reverse"),
+    ]
+    cause = "sglang/user.py:1: sglang.lib.gone"
+    assert reverse[0].message == f"imports sglang.user when it gets there, which fails at import ({cause})"
+    assert reverse[1].message == (
+        f"goes down with sglang.user, which fails at import ({cause}); 1 modules import what goes down with it"
+    )
 
 
-def test_drift_names_the_renamed_attributes_home(real: Callable[[str], Tree]) -> None:
-    base, parent = real("0.5.17"), real("0.5.18")
-    used = compat.dependencies(FIVE, overlaid(base, real("0.5.19")))
-    found = {drift.path: drift for drift in compat.drift(used, base, parent.read)}
-    assert "sglang/srt/speculative/dflash_info_v2.py" in found
-    assert "sglang/srt/speculative/spec_utils.py" in found
-    assert "_sample_simulated_acc_len" in found["sglang/srt/speculative/spec_utils.py"].definitions
-    assert not set(found) & set(FIVE)
+@pytest.mark.parametrize(
+    "user",
+    [
+        "def f():\n    from sglang.lib import gone\n",
+        "try:\n    from sglang.lib import gone\nexcept ImportError:\n    gone = None\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sglang.lib import gone\n",
+    ],
+)
+def test_a_module_that_imports_all_the_same_takes_nobody_down(check, user: str) -> None:
+    base = {LIB: "", USER: "", "sglang/direct.py": "import sglang.user\n"}
+    result = check(base, {LIB: "gone = 1\n", USER: user}, USER)
+    assert [finding.kind for finding in result.findings] == ["name-missing"]
+
+
+def test_an_acknowledged_cause_takes_nobody_down(check, tmp_path: Path) -> None:
+    base = tree({LIB: "", USER: "", "sglang/direct.py": "import sglang.user\n"})
+    after = base.overlaid({USER: BROKEN.encode()})
+    comparison = Comparison(base, after, frozenset({USER}), {})
+
+    def reason(finding: Finding) -> str | None:
+        return "it is never loaded" if finding.symbol == "sglang.lib.gone" else None
+
+    result = compat.check(comparison, Pyrefly(tmp_path / "cache"), reason)
+    assert [(f.kind, f.acknowledged, f.is_open) for f in result.findings] == [
+        ("name-missing", "it is never loaded", False)
+    ]
+
+
+# -- what is never reached ---------------------------------------------------------------------------------------------
+
+UTILS = "import torch\n\n\ndef is_hip():\n    return torch.version.hip is not None\n"
+GUARDED = """\
+from sglang.utils import is_hip
+
+if is_hip():
+    from sglang.lib import gone
+else:
+    from sglang.lib import away
+"""
+
+
+def test_a_finding_behind_another_vendors_test_is_kept_and_does_not_refuse(check) -> None:
+    base = {LIB: "", USER: "", "sglang/utils.py": UTILS}
+    donor = {LIB: "gone = away = 1\n", USER: GUARDED, "sglang/utils.py": UTILS}
+    cuda = Hardware({"torch.version.hip": Truth(False, "torch 2.13.0+cu130 is built for CUDA")})
+    found = {f.symbol: f for f in check(base, donor, USER, hardware=cuda).findings}
+    assert not found["sglang.lib.gone"].is_open
+    assert "is_hip() is false here" in str(found["sglang.lib.gone"].unreachable)
+    assert found["sglang.lib.away"].is_open
+    unknown = check(base, donor, USER).findings
+    assert [f.is_open for f in unknown] == [True, True]
+
+
+def test_a_name_for_type_checkers_alone_does_not_refuse(check) -> None:
+    user = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from sglang.lib import Gone\n"
+    (finding,) = check({LIB: "", USER: ""}, {LIB: "class Gone: ...\n", USER: user}, USER).findings
+    assert (finding.is_open, finding.guard) == (False, "if TYPE_CHECKING")
+
+
+# -- config leaves -----------------------------------------------------------------------------------------------------
+
+CONTEXT = """\
+class _Bag:
+    def __getattr__(self, name):
+        return 1
+
+    def override(self):
+        return self
+
+
+class Context:
+    def config_bag(self, name):
+        return _Bag()
+
+
+_CONTEXT = Context()
+
+
+def get_spec() -> _Bag:
+    return _CONTEXT.config_bag("spec")
+
+
+def get_exec() -> _Bag:
+    return _CONTEXT.config_bag("exec")
+"""
+ARGS = "class ServerArgs:\n    steps: A[int, NS('spec')] = 1\n    runner: A[str, NS('exec.moe')] = ''\n"
+NEWER_ARGS = ARGS + "    draft_dtype: A[str, NS('spec')] = ''\n"
+READ = "from sglang.context import get_exec, get_spec\n\n\ndef f():\n    spec = get_spec()\n    return {}\n"
+
+
+def config(args: str, user: str = "") -> dict[str, str]:
+    return {"sglang/context.py": CONTEXT, "sglang/args.py": args, USER: user}
+
+
+def test_a_config_leaf_that_no_field_declares_is_missing(check) -> None:
+    result = check(config(ARGS), config(NEWER_ARGS, READ.format("get_spec().draft_dtype")), USER)
+    assert brief(result) == [("config-leaf-missing", USER, 6, "get_spec().draft_dtype")]
+    (finding,) = result.findings
+    assert finding.donor_has == "spec.draft_dtype (sglang/args.py:4)"
+    assert finding.message == "reads get_spec().draft_dtype; the config namespace spec has no draft_dtype"
+
+
+def test_a_leaf_that_moved_to_another_namespace_is_missing_and_the_other_place_is_named(check) -> None:
+    moved = NEWER_ARGS.replace("draft_dtype: A[str, NS('spec')]", "draft_dtype: A[str, NS('exec')]")
+    (finding,) = check(config(moved), config(NEWER_ARGS, READ.format("spec.draft_dtype")), USER).findings
+    assert (finding.symbol, finding.base_has) == ("get_spec().draft_dtype", "exec.draft_dtype (sglang/args.py:4)")
+
+
+def test_a_field_that_its_class_places_is_known_too(check) -> None:
+    placed = ARGS + "\n\nclass SpecFields:\n    _NS_PATH = 'spec'\n    draft_dtype: str = ''\n"
+    assert check(config(placed), config(NEWER_ARGS, READ.format("get_spec().draft_dtype")), USER) == Result((), ())
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["get_spec().steps", "get_exec().moe.runner", "get_exec().moe", "spec.steps.bit_length()", "get_spec().override()"],
+)
+def test_a_leaf_that_is_there_is_no_finding(check, read: str) -> None:
+    assert check(config(ARGS), config(NEWER_ARGS, READ.format(read)), USER) == Result((), ())
+
+
+def test_a_leaf_that_nothing_declares_anywhere_is_unknown(check) -> None:
+    result = check(config(ARGS), config(NEWER_ARGS, READ.format("get_spec().mystery")), USER)
+    assert result.findings == ()
+    assert result.unknown == (
+        "sglang/user.py:6 reads get_spec().mystery: no config field says that it belongs to spec",
+    )
+
+
+# -- a checker that did not run ----------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A checker that cannot be run."""
+
+    name = "broken"
+
+    def version(self) -> str:
+        raise Unavailable("type checker", "broken is not installed")
+
+    def check(self, *_: object) -> tuple[Complaint, ...]:
+        raise Unavailable("type checker", "broken exited 9", facts=("its last words",))
+
+
+def test_a_checker_that_did_not_run_leaves_its_kinds_unknown() -> None:
+    same = tree({USER: "x = 1\n"})
+    result = compat.check(Comparison(same, same, frozenset({USER})), Broken())
+    assert result.findings == ()
+    assert result.unknown == ("attribute-missing, signature: type checker: broken exited 9; its last words",)

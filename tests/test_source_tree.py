@@ -450,6 +450,44 @@ def test_the_version_of_an_installed_folder_is_its_metadatas_where_the_text_has_
     assert source_tree.from_folder(tmp_path).version == "0.5.17"
 
 
+# --- which GPUs the base is for
+
+TORCH = {
+    "torch/__init__.py": "raise SystemExit('torch was imported')\n",
+    "torch/version.py": "__version__ = '2.9.0+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n",
+    # The index that most people install from allows no local part in the version of the metadata.
+    "torch-2.9.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n",
+    "torch_npu-2.9.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch-npu\nVersion: 2.9.1\n",
+    "torch_npu/__init__.py": "raise SystemExit('torch_npu was imported')\n",
+    "torchada/__init__.py": "",
+    "other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
+}
+TOLD = {
+    "torch": "2.9.0+cu130",
+    "torch.version.cuda": "13.0",
+    "torch.version.hip": "",
+    "torch_npu": "2.9.1",
+    "torchada": "",
+}
+
+
+def test_torch_and_its_plug_ins_are_told_and_not_imported(engine: DockerEngine, toy_base: MakeToyBase) -> None:
+    files: dict[str, bytes | str] = {f"{SITE}/{path}": text for path, text in TORCH.items()}
+    tree = source_tree.extract(engine, local(engine, toy_base(package(SITE, "1") | files)))
+    assert tree.distributions == TOLD
+
+
+def test_torch_beside_a_folder_base_is_told(tmp_path: Path) -> None:
+    write(tmp_path, {"sglang/__init__.py": "", **TORCH})
+    assert source_tree.from_folder(tmp_path).distributions == TOLD
+
+
+def test_a_base_without_torch_tells_nothing_of_it(engine: DockerEngine, toy_base: MakeToyBase, tmp_path: Path) -> None:
+    assert source_tree.extract(engine, local(engine, toy_base(package(SITE, "1")))).distributions == {}
+    write(tmp_path, {"sglang/__init__.py": "", "torchx-1.dist-info/METADATA": "Version: 1\n"})
+    assert source_tree.from_folder(tmp_path).distributions == {}
+
+
 # --- stale bytecode (E1)
 
 

@@ -789,6 +789,108 @@ def test_a_text_is_traced_to_the_commit_that_last_added_it(tmp_path: Path, cache
     assert opened(repository.url, cache).introduced("pub_len", "pkg", until) is None
 
 
+LINES = "".join(f"line {number}\n" for number in range(1, 9))
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Repository:
+    """One file through a commit, a squash, a merge and a rename; another one deleted; and a pull request left open."""
+    history = History()
+    start = history.commit({"pkg/a.py": LINES, "pkg/gone.py": "x\n"}, "Start")
+    history.squash(1, "Two", [{"pkg/a.py": LINES.replace("line 2", "two")}])
+    both = LINES.replace("line 2", "two").replace("line 7", "seven")
+    history.merge(2, "Seven", [{"pkg/a.py": both}])
+    rename = history.commit({"pkg/a.py": None, "pkg/b.py": both}, "Move it (#3)")
+    history.open(5, "Eight", [{"pkg/b.py": both.replace("line 8", "eight")}])
+    history.commit({"pkg/b.py": both.replace("line 4", "four"), "pkg/gone.py": None}, "Four (#4)")
+    last = history.commit({"pkg/gone.py": "y\n"}, "Again")
+    return history.write(tmp_path / "h.git", {"start": start, "rename": rename, "last": last})
+
+
+def test_lines_are_traced_to_the_commits_of_the_branch_that_brought_them(changed: Repository, cache: Path) -> None:
+    """A merge stands for its own commits, and a rename does not hide who wrote the lines."""
+    upstream, at = opened(changed.path, cache), Oid(changed.commits["last"])
+    found = upstream.blame(at, "pkg/b.py", [(2, 4), (7, 7)])
+    assert found is not None
+    assert [(origin.lines, origin.subject, origin.path) for origin in found] == [
+        ((2, 2), "Two (#1)", "pkg/a.py"),
+        ((3, 3), "Start", "pkg/a.py"),
+        ((4, 4), "Four (#4)", "pkg/b.py"),
+        ((7, 7), "Merge pull request #2 from someone/topic-2", "pkg/a.py"),
+    ]
+    assert (found[0].commit, found[0].parent) == (changed.pulls[1].result, changed.pulls[1].parent)
+    assert found[1].parent is None
+
+
+def test_what_a_commit_does_not_have_is_not_traced(changed: Repository, cache: Path) -> None:
+    upstream, at = opened(changed.path, cache), Oid(changed.commits["last"])
+    assert upstream.blame(at, "pkg/b.py", []) == ()
+    assert upstream.blame(at, "pkg/b.py", [(90, 91)]) is None
+    assert upstream.blame(at, "pkg/none.py", [(1, 1)]) is None
+    assert (upstream.added("pkg/none.py", at), upstream.versions("pkg/none.py", at)) == ((), ())
+
+
+def test_commits_that_a_repository_wants_ignored_are_named_all_the_same(changed: Repository, cache: Path) -> None:
+    (changed.path / "ignored").write_text(f"{changed.pulls[1].result}\n")
+    with (changed.path / "config").open("a") as config:
+        config.write(f"[blame]\n\tignoreRevsFile = {changed.path}/ignored\n[log]\n\tshowRoot = false\n")
+    upstream, at = opened(changed.path, cache), Oid(changed.commits["last"])
+    assert [origin.subject for origin in upstream.blame(at, "pkg/b.py", [(2, 2)]) or ()] == ["Two (#1)"]
+    assert [origin.subject for origin in upstream.added("pkg/a.py", at) or ()] == ["Start"]
+
+
+def test_who_last_added_a_file_is_named_until_a_commit(changed: Repository, cache: Path) -> None:
+    upstream = opened(changed.path, cache)
+    asked = {"pkg/b.py": "rename", "pkg/a.py": "start", "pkg/gone.py": "last"}
+    for path, name in asked.items():
+        (origin,) = upstream.added(path, Oid(changed.commits["last"])) or ()
+        assert (origin.commit, origin.path, origin.lines) == (changed.commits[name], path, None)
+    (before,) = upstream.added("pkg/gone.py", Oid(changed.commits["rename"])) or ()
+    assert before.commit == changed.commits["start"]
+
+
+def test_the_versions_of_a_file_go_beyond_a_commit_of_the_branch(changed: Repository, cache: Path) -> None:
+    upstream = opened(changed.path, cache)
+    at = Oid(changed.commits["rename"])
+    found = upstream.versions("pkg/gone.py", at)
+    assert found is not None
+    assert [blob for _, blob in found] == [Oid.of_blob(b"y\n"), None, Oid.of_blob(b"x\n")]
+    assert [commit for commit, _ in found][::2] == [changed.commits["last"], changed.commits["start"]]
+    # What is on no branch has its own history only.
+    own = upstream.versions("pkg/b.py", Oid(changed.pulls[5].result))
+    assert own is not None
+    assert [commit for commit, _ in own] == [changed.pulls[5].result, changed.commits["rename"]]
+
+
+def test_what_a_commit_touched_is_told_against_its_first_parent(changed: Repository, cache: Path) -> None:
+    upstream, at = opened(changed.path, cache), Oid(changed.commits["last"])
+    (rename,) = upstream.added("pkg/b.py", at) or ()
+    (start,) = upstream.added("pkg/a.py", at) or ()
+    assert [(change.kind, change.path) for change in upstream.touched(rename)] == [
+        ("deleted", "pkg/a.py"),
+        ("added", "pkg/b.py"),
+    ]
+    assert upstream.touched(start) == ()
+
+
+@pytest.mark.parametrize("is_shallow", [False, True], ids=["url", "shallow"])
+def test_without_all_history_nothing_is_traced(
+    is_shallow: bool, changed: Repository, cache: Path, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone.git"
+    if is_shallow:
+        subprocess.run(["git", "clone", "-q", "--bare", "--depth=1", changed.url, clone], check=True)
+    upstream, at = opened(clone if is_shallow else changed.url, cache), Oid(changed.commits["last"])
+    assert not upstream.has_history
+    answers = (
+        upstream.blame(at, "pkg/b.py", [(1, 1)]),
+        upstream.added("pkg/b.py", at),
+        upstream.versions("pkg/b.py", at),
+    )
+    assert answers == (None, None, None)
+    assert opened(changed.path, cache).has_history
+
+
 # What is not accepted
 
 

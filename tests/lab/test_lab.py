@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from tests.lab import cache, checkpoints, host
+from tests.lab import cache, checkpoints, host, wheels
 from tests.lab.forge_server import Forge
 from tests.lab.git_history import History, Repository, read
-from tests.lab.upstream_repo import PULL_REQUEST, PULL_REQUEST_FILES
+from tests.lab.upstream_repo import FOLLOW_UP, FOLLOW_UP_FILES, PULL_REQUEST, PULL_REQUEST_FILES
 
 if TYPE_CHECKING:
     import docker
@@ -135,6 +135,37 @@ def test_the_stand_in_changes_the_five_files_and_what_is_outside(
         for path in PULL_REQUEST_FILES:
             expected = (trees(version) / path).read_bytes()
             assert upstream_repository.read(side, f"python/{path}") == expected
+
+
+def test_the_follow_up_stands_on_the_stand_in_and_is_part_of_the_next_release(
+    upstream_repository: Repository, trees: Callable[[str], Path]
+) -> None:
+    first, pull = (upstream_repository.pulls[number] for number in (PULL_REQUEST, FOLLOW_UP))
+    assert pull.parent == first.result
+    changed = upstream_repository.git("diff", "--name-only", pull.parent, pull.result).split()
+    assert tuple(path for path in changed if path.startswith("python/")) == tuple(
+        f"python/{p}" for p in FOLLOW_UP_FILES
+    )
+    assert upstream_repository.git("diff", pull.head, pull.result) == ""
+    release = upstream_repository.commits["0.5.20"]
+    for path in FOLLOW_UP_FILES:
+        expected = (trees("0.5.20") / path).read_bytes()
+        assert upstream_repository.read(pull.result, f"python/{path}") == expected
+    assert upstream_repository.git("diff", "--name-only", pull.result, release, "--", *changed[:2]) == ""
+
+
+@pytest.mark.parametrize("version", wheels.VERSIONS)
+def test_the_tree_at_a_release_is_that_release(
+    version: str, upstream_repository: Repository, trees: Callable[[str], Path]
+) -> None:
+    at = upstream_repository.git("rev-parse", f"refs/tags/v{version}")
+    listed = upstream_repository.git("ls-tree", "-r", "--name-only", at, "python/").splitlines()
+    folder = trees(version)
+    released = [path for path in (folder / "sglang").rglob("*") if path.is_file() and path.suffix != ".so"]
+    small = {f"python/{path.relative_to(folder)}" for path in released if path.stat().st_size < 1 << 20}
+    assert set(listed) == small
+    for path in FOLLOW_UP_FILES:
+        assert upstream_repository.read(at, f"python/{path}") == (folder / path).read_bytes()
 
 
 def test_the_upstream_serves_blobless_shallow_fetches_by_id(upstream_repository: Repository, tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ The real merge of #35371 is on no package index; the first release that holds it
 stand-in changes its five runtime files from release 0.5.18's bytes to 0.5.19's, on top of a
 "later work" commit that has everything else of 0.5.19. It is real upstream code, and harder
 than the real PR: a release drags later work along.
+
+#35496 was written on top of it and has a stand-in too. Its own code is in 0.5.19 already, so the
+stand-in takes two of the same files on to 0.5.20's bytes: the two that fit the rest of 0.5.19
+(the worker of 0.5.20 needs a module of its own release).
 """
 
 from __future__ import annotations
@@ -27,6 +31,12 @@ PULL_REQUEST_FILES: Final = (
     "sglang/srt/speculative/dflash_utils.py",
     "sglang/srt/speculative/dflash_worker_v2.py",
 )
+
+FOLLOW_UP: Final = 35496
+FOLLOW_UP_TITLE: Final = "[Spec] DFlash2: quantized target head in the selector"
+
+#: The runtime files of the PR that needs the first one, under `python/`.
+FOLLOW_UP_FILES: Final = (PULL_REQUEST_FILES[2], PULL_REQUEST_FILES[3])
 
 _FIRST_STEP: Final = (PULL_REQUEST_FILES[0], PULL_REQUEST_FILES[2], PULL_REQUEST_FILES[3])
 
@@ -55,12 +65,26 @@ class TestDFlash2Selector(unittest.TestCase):
     "docs/advanced_features/dflash2.md": "# DFlash2\n\nA stand-in for the PR's documentation.\n",
 }
 
+_FOLLOW_UP_OUTSIDE_RUNTIME: Final[Mapping[str, str]] = {
+    "test/registered/unit/spec/test_dflash2_quantized_head.py": '''\
+"""The selector reads a packed head through its quantization method (stand-in)."""
+
+import unittest
+
+
+class TestQuantizedHead(unittest.TestCase):
+    def test_packed_width(self):
+        self.assertEqual(5120 // 2, 2560)
+''',
+}
+
 _DATES: Final = {
     "0.5.16": datetime(2026, 7, 1, 12, tzinfo=UTC),
     "0.5.17": datetime(2026, 7, 20, 12, tzinfo=UTC),
     "0.5.18": datetime(2026, 8, 10, 12, tzinfo=UTC),
     "later-work": datetime(2026, 8, 18, 12, tzinfo=UTC),
     "35371": datetime(2026, 8, 19, 12, tzinfo=UTC),
+    "35496": datetime(2026, 8, 22, 12, tzinfo=UTC),
     "0.5.20": datetime(2026, 9, 5, 12, tzinfo=UTC),
     "0.5.21": datetime(2026, 9, 19, 12, tzinfo=UTC),
     "0.5.22": datetime(2026, 10, 3, 12, tzinfo=UTC),
@@ -68,14 +92,14 @@ _DATES: Final = {
 }
 
 _LARGEST: Final = 1 << 20
-_RECIPE: Final = "1"
+_RECIPE: Final = "2"
 
 
 def upstream_repository() -> Repository:
     """Return the bare repository.
 
     Its `commits` are named after releases, and "later-work" and "35371" for the PR's parent
-    and result; release 0.5.19 is the tree at "35371".
+    and result; release 0.5.19 is the tree at "35371", which is the parent of "35496".
     """
     key = cache.recipe_key("upstream", _RECIPE, *wheels.VERSIONS)
     return read(cache.made_once("upstream.git", key, _make))
@@ -88,6 +112,7 @@ def _make(path: Path) -> None:
     for version in ("0.5.16", "0.5.17", "0.5.18"):
         before = _release(history, names, before, version)
     before = _pull_request(history, names, before)
+    before = _follow_up(history, names, before)
     for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23"):
         before = _release(history, names, before, version)
     history.write(path, names)
@@ -116,6 +141,15 @@ def _pull_request(history: History, names: dict[str, Commit], before: Mapping[st
     names["35371"] = history.tip
     history.tag("v0.5.19", history.tip)
     return after
+
+
+def _follow_up(history: History, names: dict[str, Commit], before: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    newer = _source("0.5.20")
+    changed = {f"python/{path}": newer[f"python/{path}"] for path in FOLLOW_UP_FILES}
+    steps: list[Changes] = [{**changed, **_FOLLOW_UP_OUTSIDE_RUNTIME}]
+    history.squash(FOLLOW_UP, FOLLOW_UP_TITLE, steps, at=_DATES["35496"])
+    names["35496"] = history.tip
+    return {**before, **changed}
 
 
 def _source(version: str) -> Mapping[str, bytes]:

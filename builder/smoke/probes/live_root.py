@@ -1,8 +1,9 @@
 """Runs inside the container, on any Python from 3.8 on: which copy of a package would the image's programs import?
 
 Asked as `python -I -c PROGRAM REQUEST`, REQUEST being JSON: nonce, package, command (entrypoint and command of the
-image), live_root (or null), extra_folders. Answers with one JSON object between two nonces; nothing is imported from
-the image but what its interpreters import when they start, and nothing is written.
+image), live_root (or null), extra_folders, distributions (name -> the module it brings). Answers with one JSON object
+between two nonces; nothing is imported from the image but what its interpreters import when they start, and nothing is
+written.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ INTERPRETERS = (
 # file beside the program cannot stand in for the standard library, and then put back as the way of starting has it.
 QUESTION = r"""
 import sys
-first, package, nonce = sys.argv[1:4]
+first, package, nonce, wanted = sys.argv[1:5]
 if sys.path and sys.path[0] == "":
     del sys.path[0]
 import importlib.util, json, os
@@ -75,6 +76,22 @@ try:
         answer["locations"] = [os.path.realpath(entry) for entry in spec.submodule_search_locations or ()]
 except Exception as error:
     answer["error"] = "%s: %s" % (type(error).__name__, error)
+# The module counts, as what was built in place may have no metadata; nothing of it is imported.
+answer["distributions"] = {}
+for name, module in json.loads(wanted).items():
+    try:
+        found = importlib.util.find_spec(module)
+        if found is not None and found.has_location:
+            answer["distributions"][name] = ""
+            answer["distributions"][name] = metadata.version(name)
+    except Exception:
+        pass
+try:
+    folder = os.path.dirname(importlib.util.find_spec("torch").origin)
+    with open(os.path.join(folder, "version.py"), errors="replace") as file:
+        answer["torch"] = file.read(10000)
+except Exception:
+    pass
 print("\n" + nonce + json.dumps(answer) + nonce, flush=True)
 """
 
@@ -174,7 +191,8 @@ def interpreters(command: list[str], package: str) -> list[dict[str, Any]]:
 
 def ask(interpreter: dict[str, Any], mode: str, first: str, request: dict[str, Any]) -> dict[str, Any]:
     """Ask one interpreter in one way of starting; `first` is what that way puts first on sys.path."""
-    argv = [interpreter["path"], "-c", QUESTION, first, request["package"], request["nonce"]]
+    wanted = json.dumps(request["distributions"])
+    argv = [interpreter["path"], "-c", QUESTION, first, request["package"], request["nonce"], wanted]
     known = {"interpreter": interpreter["path"], "role": interpreter["role"], "mode": mode, "first": first}
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)

@@ -1,0 +1,231 @@
+"""DOOR: pyrefly, a type checker, as a bounded child over trees written out for it; nothing of them is imported.
+
+The answer depends on the files, the checker's version and the settings below alone: not on what is installed here, on
+configuration files that lie around, or on the environment. So it is kept by a digest of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from builder.doors import Complaint, Limits
+from builder.errors import InputError, Unavailable, last_lines
+from builder.model import Oid, Tree
+from builder.records import write_atomic
+
+KINDS = (
+    "bad-argument-count",
+    "missing-argument",
+    "missing-attribute",
+    "missing-import",
+    "missing-module-attribute",
+    "unexpected-keyword",
+    "unknown-name",
+)
+"""What is asked for: things that are not there, and calls that do not fit."""
+
+_SETTINGS = """\
+preset = "default"
+python-version = "3.12"
+python-platform = "linux"
+search-path = ["tree"]
+site-package-path = []
+skip-interpreter-query = true
+disable-search-path-heuristics = true
+disable-project-excludes-heuristics = true
+project-excludes = []
+use-ignore-files = false
+enabled-ignores = []
+check-unannotated-defs = true
+infer-return-types = "checked"
+"""
+"""All that could come from elsewhere is set. No ignore comment counts: upstream's own hide what an older base lacks."""
+
+_FORM = "1"
+"""Changes with the form of what is kept."""
+
+_STALE_SECONDS = 24 * 3600
+
+_LAUNCHER = """\
+import os, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Bounds the child's memory from inside, where no lock of ours can be held."""
+
+_ENVIRONMENT = ("PATH", "HOME", "TMPDIR")
+
+
+class Pyrefly:
+    """The checker as it is installed beside this tool; `cache` keeps its answers."""
+
+    name = "pyrefly"
+
+    def __init__(self, cache: Path, limits: Limits | None = None) -> None:
+        self._cache = cache.absolute()
+        self._limits = limits or Limits(seconds=600)
+        self._version = ""
+
+    def version(self) -> str:
+        """Return its version; Unavailable if it cannot be run."""
+        if not self._version:
+            done = self._run([self._program, "--version"], cwd=None)
+            word = done.stdout.strip().removeprefix("pyrefly ")
+            if done.returncode != 0 or not word:
+                raise self._failed(f"exited {done.returncode} when asked for its version", done.stderr)
+            self._version = word
+        return self._version
+
+    def check(self, tree: Tree, package: str, files: Collection[str] | None = None) -> tuple[Complaint, ...]:
+        """Return what it says of these files (all of the package if None), imports followed within the tree.
+
+        Unavailable, with its own last words, where it did not come to an end within its bounds.
+        """
+        blobs = _blobs(tree, package)
+        wanted = sorted(blobs if files is None else blobs.keys() & set(files))
+        if not wanted:
+            return ()
+        kept = self._cache / "answers" / f"{self._key(blobs, None if files is None else wanted)}.json"
+        if (known := _read(kept)) is not None:
+            return known
+        found = self._ask(tree, blobs, [package] if files is None else wanted)
+        write_atomic(kept, json.dumps([[c.kind, c.path, c.line, c.message] for c in found]).encode())
+        return found
+
+    def _key(self, blobs: dict[str, Oid], wanted: Sequence[str] | None) -> str:
+        value = [_FORM, self.version(), _SETTINGS, KINDS, wanted, sorted(blobs.items())]
+        return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+    def _ask(self, tree: Tree, blobs: dict[str, Oid], targets: Sequence[str]) -> tuple[Complaint, ...]:
+        with tempfile.TemporaryDirectory(dir=self._scratch, prefix="run-") as name:
+            folder = Path(name).resolve()  # it names files by their real paths
+            root = folder / "tree"
+            self._write_out(tree, blobs, root)
+            settings = folder / "pyrefly.toml"
+            settings.write_text(_SETTINGS)
+            answer = folder / "answer.json"
+            options = ["--config", str(settings), "--output", f"json:{answer}", "--progress-bar", "no"]
+            options += [word for kind in KINDS for word in ("--only", kind)]
+            done = self._run([self._program, "check", *options, "--", *targets], cwd=root)
+            # It exits 1 when it found something; what it wrote decides.
+            if done.returncode not in (0, 1):
+                raise self._failed(_end(done.returncode), done.stderr or done.stdout)
+            return self._answer(answer, root, done.stderr)
+
+    def _answer(self, path: Path, root: Path, said: str) -> tuple[Complaint, ...]:
+        try:
+            errors: list[dict[str, Any]] = json.loads(path.read_bytes())["errors"]
+            found = {
+                Complaint(e["name"], _relative(e["path"], root), int(e["line"]), str(e["concise_description"]))
+                for e in errors
+                if e["name"] in KINDS
+            }
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise self._failed(f"gave no answer that can be read ({type(error).__name__})", said) from None
+        return tuple(sorted(found, key=lambda c: (c.path, c.line, c.kind, c.message)))
+
+    def _write_out(self, tree: Tree, blobs: dict[str, Oid], root: Path) -> None:
+        for path in blobs:
+            place = root / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(_source(tree, path))
+
+    @cached_property
+    def _program(self) -> str:
+        beside = Path(sysconfig.get_path("scripts")) / "pyrefly"
+        found = str(beside) if beside.exists() else shutil.which("pyrefly")
+        if found is None:
+            raise Unavailable("type checker", "pyrefly is not installed", hint="pip install pyrefly")
+        return found
+
+    @cached_property
+    def _scratch(self) -> Path:
+        """The folder of runs; what a killed process left there is removed."""
+        folder = self._cache / "runs"
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.iterdir():
+            if left.stat().st_mtime < time.time() - _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        return folder
+
+    def _run(self, argv: Sequence[str], cwd: Path | None) -> subprocess.CompletedProcess[str]:
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-c", _LAUNCHER, str(self._limits.memory_bytes), *argv],
+                cwd=cwd,
+                env={**environment, "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise self._failed(f"could not be started: {error.strerror}", "") from None
+        try:
+            out, said = child.communicate(timeout=self._limits.seconds)
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"did not end within {self._limits.seconds:g} s and was stopped", "") from None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+        return subprocess.CompletedProcess(argv, child.returncode, out, said)
+
+    def _failed(self, what: str, said: str) -> Unavailable:
+        hint = "run the same command again; --debug shows more"
+        return Unavailable("type checker", f"pyrefly {what}", facts=last_lines(said), hint=hint)
+
+
+def _blobs(tree: Tree, package: str) -> dict[str, Oid]:
+    """Return the package's sources with their blob ids; a link, or a file whose text is not at hand, is left out."""
+    found = {}
+    for path in tree.paths:
+        pure = PurePosixPath(path)
+        if pure.suffix not in (".py", ".pyi") or pure.parts[0] != package or ".." in pure.parts or pure.is_absolute():
+            continue
+        try:
+            found[path] = tree.blobs.get(path) or Oid.of_blob(_source(tree, path))
+        except InputError:
+            continue
+    return found
+
+
+def _source(tree: Tree, path: str) -> bytes:
+    data = tree.read(path)
+    if data is None:
+        raise InputError(path, "is not there")
+    return data
+
+
+def _relative(path: str, root: Path) -> str:
+    return Path(os.path.relpath(root / path, root)).as_posix()
+
+
+def _read(path: Path) -> tuple[Complaint, ...] | None:
+    """Return a kept answer; None where there is none that can be read."""
+    try:
+        return tuple(Complaint(str(k), str(p), int(line), str(m)) for k, p, line, m in json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _end(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"

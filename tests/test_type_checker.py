@@ -1,0 +1,176 @@
+"""The type checker as a bounded child: what it is asked, and that nothing but the tree decides its answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from builder.doors import Complaint, Limits
+from builder.errors import InputError, Unavailable
+from builder.model import Tree
+from builder.type_checker import Pyrefly
+
+FILES = {
+    "sglang/__init__.py": "",
+    "sglang/lib.py": "def f(one, *, two=2):\n    return one\n\n\nclass Box:\n    size = 1\n",
+    "sglang/user.py": "from sglang.lib import Box, f, gone\n\nf(1, three=3)\nf()\nf(1, 2)\nBox().sise\nnothing\n",
+}
+KINDS = {
+    ("missing-module-attribute", 1),
+    ("unexpected-keyword", 3),
+    ("missing-argument", 4),
+    ("bad-argument-count", 5),
+    ("missing-attribute", 6),
+    ("unknown-name", 7),
+}
+
+
+def tree(files: Mapping[str, str]) -> Tree:
+    data = {path: text.encode() for path, text in files.items()}
+    return Tree(frozenset(data), data.get)
+
+
+def kinds(found: tuple[Complaint, ...]) -> set[tuple[str, int]]:
+    assert {complaint.path for complaint in found} <= {"sglang/user.py"}
+    return {(complaint.kind, complaint.line) for complaint in found}
+
+
+@pytest.fixture
+def checker(tmp_path: Path) -> Pyrefly:
+    return Pyrefly(tmp_path / "cache")
+
+
+def test_each_kind_that_is_asked_for_is_found(checker: Pyrefly) -> None:
+    assert kinds(checker.check(tree(FILES), "sglang")) == KINDS
+
+
+def test_a_tree_without_faults_has_no_complaints(checker: Pyrefly) -> None:
+    assert checker.check(tree({**FILES, "sglang/user.py": "from sglang.lib import f\n\nf(1, two=3)\n"}), "sglang") == ()
+
+
+def test_only_the_files_that_are_asked_for_are_judged(checker: Pyrefly) -> None:
+    assert checker.check(tree(FILES), "sglang", ["sglang/lib.py"]) == ()
+    assert kinds(checker.check(tree(FILES), "sglang", ["sglang/user.py"])) == KINDS
+    assert checker.check(tree(FILES), "sglang", ["sglang/absent.py", "README.md"]) == ()
+
+
+def test_no_comment_of_the_code_hides_a_complaint(checker: Pyrefly) -> None:
+    hidden = FILES["sglang/user.py"].replace("\n", "  # type: ignore # pyrefly: ignore\n").replace("\n  #", "\n#")
+    assert kinds(checker.check(tree({**FILES, "sglang/user.py": hidden}), "sglang")) == KINDS
+    whole = "# mypy: ignore-errors\n# pyrefly: ignore-errors\n" + FILES["sglang/user.py"]
+    assert len(checker.check(tree({**FILES, "sglang/user.py": whole}), "sglang")) == len(KINDS)
+
+
+def test_nothing_that_lies_around_decides_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = 'project-excludes = ["**/*.py"]\n[errors]\nmissing-attribute = false\n'
+    (tmp_path / "pyrefly.toml").write_text(silent)
+    (tmp_path / "pyproject.toml").write_text("[tool.pyrefly]\n" + silent)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYREFLY_CONFIG", str(tmp_path / "pyrefly.toml"))
+    monkeypatch.setenv("PYREFLY_THREADS", "none")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = Pyrefly(tmp_path / ".hidden" / "cache").check(tree(FILES), "sglang")
+    assert kinds(found) == KINDS
+
+
+def test_what_is_installed_here_says_nothing_of_the_tree(checker: Pyrefly) -> None:
+    # pytest is installed where this runs; the tree's own interpreter is another one.
+    found = checker.check(tree({"sglang/a.py": "import pytest\n\npytest.no_such_thing\n"}), "sglang")
+    assert [complaint.kind for complaint in found] == ["missing-import"]
+
+
+def test_an_answer_is_kept_and_only_for_the_same_files(checker: Pyrefly, tmp_path: Path) -> None:
+    first = checker.check(tree(FILES), "sglang")
+    (kept,) = (tmp_path / "cache" / "answers").iterdir()
+    kept.write_text('[["kept", "sglang/user.py", 1, "from the cache"]]')
+    assert checker.check(tree(FILES), "sglang") == (Complaint("kept", "sglang/user.py", 1, "from the cache"),)
+    assert checker.check(tree({**FILES, "sglang/other.py": ""}), "sglang") == first
+    kept.write_text("[[")
+    assert checker.check(tree(FILES), "sglang") == first
+
+
+def test_a_cache_behind_a_link_or_a_relative_path_makes_no_difference(tmp_path, monkeypatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    assert kinds(Pyrefly(Path("link/cache")).check(tree(FILES), "sglang")) == KINDS
+
+
+def test_a_file_whose_text_is_not_at_hand_is_left_out(checker: Pyrefly) -> None:
+    def read(path: str) -> bytes | None:
+        if path == "sglang/link.py":
+            raise InputError(path, "is a link in the base")
+        return FILES[path].encode()
+
+    found = checker.check(Tree(frozenset({*FILES, "sglang/link.py", "sglang/a.so"}), read), "sglang")
+    assert kinds(found) == KINDS
+
+
+def test_no_path_leads_out_of_the_folder_it_works_in(checker: Pyrefly, tmp_path: Path) -> None:
+    files = {**FILES, "sglang/../../../../escaped.py": "x", "/sglang/absolute.py": "x", "other/b.py": "x"}
+    assert kinds(checker.check(tree(files), "sglang")) == KINDS
+    assert not list(tmp_path.rglob("escaped.py"))
+
+
+def test_nothing_stays_but_the_answer(checker: Pyrefly, tmp_path: Path) -> None:
+    checker.check(tree(FILES), "sglang")
+    assert list((tmp_path / "cache" / "runs").iterdir()) == []
+    assert len(list((tmp_path / "cache" / "answers").iterdir())) == 1
+
+
+def test_what_a_killed_run_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    runs = tmp_path / "cache" / "runs"
+    for name in ("run-old", "run-new"):
+        (runs / name / "tree").mkdir(parents=True)
+    yesterday = time.time() - 2 * 24 * 3600
+    os.utime(runs / "run-old", (yesterday, yesterday))
+    Pyrefly(tmp_path / "cache").check(tree(FILES), "sglang")
+    assert [folder.name for folder in runs.iterdir()] == ["run-new"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Limits(seconds=0.01), "did not end within 0.01 s and was stopped"),
+        (Limits(memory_bytes=1 << 20), "exited|was killed"),
+    ],
+)
+def test_a_run_that_reaches_its_bounds_is_said_and_leaves_nothing(tmp_path: Path, limits: Limits, says: str) -> None:
+    checker = Pyrefly(tmp_path / "cache")
+    checker.version()
+    bounded = Pyrefly(tmp_path / "cache", limits)
+    bounded._version = checker.version()  # the bound is meant for the check
+    with pytest.raises(Unavailable, match=says):
+        bounded.check(tree(FILES), "sglang")
+    assert not (tmp_path / "cache" / "answers").exists()
+    assert list((tmp_path / "cache" / "runs").iterdir()) == []
+
+
+def test_a_stopped_run_leaves_no_process(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        Pyrefly(tmp_path / "cache", Limits(seconds=0.001)).version()
+    listed = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
+    ours = [line for line in listed.splitlines() if line.split()[0] == str(os.getpid()) and "pyrefly" in line]
+    assert ours == []
+
+
+def test_a_checker_that_is_not_installed_is_named_with_the_next_step(tmp_path: Path) -> None:
+    program = (
+        "import sysconfig; sysconfig.get_path = lambda _name: '/nowhere'\n"
+        "from pathlib import Path\n"
+        "from builder.errors import Unavailable\n"
+        "from builder.type_checker import Pyrefly\n"
+        "try:\n    Pyrefly(Path('cache')).version()\n"
+        "except Unavailable as error:\n    print(error.message, '|', error.hint)\n"
+    )
+    environment = {**os.environ, "PATH": "/nowhere", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "pyrefly is not installed | pip install pyrefly\n"
