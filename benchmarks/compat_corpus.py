@@ -150,9 +150,10 @@ class Truth:
         name, module = f"forward:{pair.newer}:{pair.path}", _module(pair.path)
         found = figures.forward(pair.path, older.get(name, []), newer.get(name, []))
         own = tuple(found)
+        lacking = {use.symbol for use in own if use.status == "break"}
         for path in [] if pair.is_new else _importers(pair.older, module):
             name = f"reverse:{pair.older}:{path}"
-            found += figures.reverse(path, module, older.get(name, []), newer.get(name, []))
+            found += figures.reverse(path, module, older.get(name, []), newer.get(name, []), lacking)
             found += figures.falls(own, path, module, older.get(name, []))
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeVar
 
@@ -82,8 +82,13 @@ def _forward_status(older: Record, newer: Record | None) -> Status:
     return "own-fault" if newer["state"] == "missing" else _break(older)
 
 
-def reverse(path: str, module: str, older: Sequence[Record], newer: Sequence[Record]) -> list[Use]:
-    """Judge what a file of the older tree uses of a module that the overlay replaces by its newer self."""
+def reverse(
+    path: str, module: str, older: Sequence[Record], newer: Sequence[Record], lacking: Collection[str] = ()
+) -> list[Use]:
+    """Judge what a file of the older tree uses of a module that the overlay replaces by its newer self.
+
+    `lacking` are the symbols that the newer module itself does not find in the older tree.
+    """
     own = {_place(record): record for record in older}
     found = []
     for record in newer:
@@ -93,8 +98,11 @@ def reverse(path: str, module: str, older: Sequence[Record], newer: Sequence[Rec
             continue
         if record["kind"] in ("module-missing", "name-missing") and record["symbol"] == module:
             continue  # it is there: whether it can be imported is another question
-        if before["state"] != "ok":
-            status: Status = "own-fault" if before["state"] == "missing" else "undecidable"
+        if set(_strings(record["origins"])) & set(lacking):
+            # The newer module takes it from elsewhere in its own release, where the older tree has nothing.
+            status: Status = _break(record)
+        elif before["state"] != "ok":
+            status = "own-fault" if before["state"] == "missing" else "undecidable"
         elif record["state"] == "missing":
             status = _break(record)
         else:
@@ -266,15 +274,22 @@ def _count_finding(pair: Pair, finding: Said, uses: Sequence[Use], found: Compar
 def _matches(finding: Said, use: Use) -> bool:
     if (finding.kind, finding.path) != (use.kind, use.path):
         return False
-    if finding.symbol == use.symbol:
+    if _plain(finding.symbol) == _plain(use.symbol):
         return True
+    if use.what == "falls" and finding.line == use.line:
+        return True  # said of a name on this line instead: one finding for each import is enough
     # The same thing may be named by where it is taken from, or by where it is defined.
-    is_named = _last(use.symbol) in {_last(finding.symbol), *map(_last, finding.names)}
+    is_named = _last(use.symbol) in {_last(finding.symbol), *finding.names}
     return finding.line == use.line and is_named
 
 
+def _plain(symbol: str) -> str:
+    """Leave out that a class is called by its `__init__`."""
+    return symbol.removesuffix(".__init__").removesuffix(".__new__")
+
+
 def _last(symbol: str) -> str:
-    return symbol.rpartition(".")[2]
+    return _plain(symbol).rpartition(".")[2]
 
 
 def _once(items: Iterable[_T]) -> Iterator[_T]:

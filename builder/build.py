@@ -178,7 +178,7 @@ def complete(prepared: Prepared, doors: Doors) -> Plan:
         tree,
         prepared.upstream,
         doors,
-        _hardware(base, tree),
+        hardware_of(base, tree),
         is_forced=prepared.is_forced,
     )
     plans.refuse_hiding(tree, edits)
@@ -189,7 +189,8 @@ def complete(prepared: Prepared, doors: Doors) -> Plan:
     return plans.with_bytes(made, max(pull.committed for pull in pulls)) if is_buildable else made
 
 
-def _hardware(base: FolderBase | ImageBase, tree: SourceTree) -> Hardware:
+def hardware_of(base: FolderBase | ImageBase, tree: SourceTree) -> Hardware:
+    """Return which hardware a base is made for, as its tree and the image's environment tell."""
     local = base.local if isinstance(base, ImageBase) else None
     settings = local.config.get("config") if local else None
     environment = settings.get("Env") if isinstance(settings, Mapping) else None

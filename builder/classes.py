@@ -54,13 +54,14 @@ class Classes:
 
     def owner(self, of: Class, member: str) -> Class | None:
         """Return the class that gives `of` this member: itself, or the first of its bases that does."""
-        return next((found for found in self._lineage(of) if member in found.members), None)
+        return next((found for found in self.lineage(of) if member in found.members), None)
 
     def members(self, of: Class) -> frozenset[str]:
         """Return all members, those of the package's base classes included."""
-        return frozenset(name for found in self._lineage(of) for name in found.members)
+        return frozenset(name for found in self.lineage(of) for name in found.members)
 
-    def _lineage(self, of: Class) -> Iterator[Class]:
+    def lineage(self, of: Class) -> Iterator[Class]:
+        """Yield a class and its bases within the package, the nearest first."""
         queue, seen = [of], set()
         while queue:
             current = queue.pop(0)

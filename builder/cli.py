@@ -216,7 +216,7 @@ def smoke(settings: Settings, **words: Any) -> int:
 
     shelf = _catalogue(settings)
     checks = results.smoke_image(
-        words["image"],
+        results.require_image_name(words["image"]),
         _sources(settings, shelf).engine,
         shelf,
         draft=_checkpoint(words["draft"], "--draft"),
@@ -234,7 +234,8 @@ def audit(settings: Settings, image: str) -> int:
     """Compare an image with the manifest in it: is it still what was built? Writes nothing."""
     from builder import render, results
 
-    document = results.audit_image(image, _sources(settings, _catalogue(settings)).engine)
+    name = results.require_image_name(image)
+    document = results.audit_image(name, _sources(settings, _catalogue(settings)).engine)
     return _answer(settings, document, render.audit)
 
 

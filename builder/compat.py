@@ -23,7 +23,8 @@ class Comparison:
     """The trees that a check compares.
 
     `changed` are the paths that differ between the base and the merged tree, deleted ones included. `donors` has for
-    each changed path the whole tree that it comes from: the result of the last pull request that brings it.
+    each changed path the whole tree that it comes from: the result of the last pull request that brings it. Without
+    `looks_back` only the changed files are judged, and not what they break in the others.
     """
 
     before: Tree
@@ -32,6 +33,7 @@ class Comparison:
     donors: Mapping[str, Tree] = field(default_factory=dict)
     package: str = "sglang"
     hardware: Hardware = field(default_factory=Hardware)
+    looks_back: bool = True
 
 
 def check(
@@ -47,16 +49,25 @@ def check(
     old, new = Modules(comparison.before, comparison.package), Modules(comparison.after, comparison.package)
     donors = _modules_of(comparison)
     parts = [names.check(old, new, comparison.changed)]
-    parts.append(_typed(typed.Sides(old, new, comparison.changed, donors), checker))
+    sides = typed.Sides(old, new, comparison.changed, donors, looks_back=comparison.looks_back)
+    parts.append(_typed(sides, checker))
     absent = {finding.symbol for finding in parts[0].findings}
     parts.append(leaves.check(old, new, comparison.changed, donors, absent))
     judge = _Reach(new, comparison.hardware)
     found = [judge.judged(finding) for finding in _once(finding for part in parts for finding in part.findings)]
     found = [replace(finding, acknowledged=acknowledged(finding)) for finding in found]
-    fallen = falls.check(new, comparison.changed, [finding for finding in found if finding.is_open])
+    causes = [finding for finding in found if finding.is_open and comparison.looks_back]
+    fallen = falls.check(new, comparison.changed, causes)
     found += [replace(f, acknowledged=acknowledged(f)) for f in map(judge.judged, _unsaid(fallen, found))]
     order = sorted(found, key=lambda f: (f.kind == "reverse", f.path, f.line, f.kind, f.symbol))
     return Result(tuple(order), tuple(line for part in parts for line in part.unknown))
+
+
+def check_names(comparison: Comparison) -> tuple[Finding, ...]:
+    """Find what names alone show: the part of a check that takes no time, for a look ahead."""
+    old, new = Modules(comparison.before, comparison.package), Modules(comparison.after, comparison.package)
+    judge = _Reach(new, comparison.hardware)
+    return tuple(map(judge.judged, names.check(old, new, comparison.changed).findings))
 
 
 def _modules_of(comparison: Comparison) -> dict[str, Modules]:

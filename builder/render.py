@@ -398,8 +398,7 @@ def _next_step(document: records.PlanDocument, checks: Iterable[records.CheckRec
     first = {entry.pull_request: entry.needs for entry in reversed(document.prerequisites) if entry.needs is not None}
     is_bare = document.overlay is None or document.overlay.is_bare
     for number, needs in first.items():
-        words = (f"--pr {needs}", f"--pr {number}") if is_bare else (f"in pull-requests {needs}", str(number))
-        step = f"give {' before '.join(words)}"
+        step = f"give --pr {needs} before --pr {number}" if is_bare else f"put {needs} before {number} in pull-requests"
         steps.append(f"{step}, and plan again")
     for check in checks:
         if check.outcome == "unknown" and check.acknowledged is None:

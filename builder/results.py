@@ -147,11 +147,16 @@ def _lineage(manifest: Manifest) -> tuple[str, ...]:
     return (f"{base.reference}@{digest} ({base.platform})", f"{manifest.overlay.name}: {numbers}")
 
 
-def _present(engine: Engine, reference: str) -> LocalImage:
+def require_image_name(reference: str) -> str:
+    """Refuse what can be no image in the engine, before one is asked."""
     if reference.startswith(bases.FOLDER):
         raise InputError(reference, "is a folder; this needs an image in the engine", hint="give an image's name or ID")
     if not re.fullmatch(r"(sha256:)?[0-9a-f]{6,64}", reference):
         ImageRef.parse(reference)
+    return reference
+
+
+def _present(engine: Engine, reference: str) -> LocalImage:
     image = engine.inspect(reference)
     if image is None:
         raise InputError(reference, "the engine has no such image", hint="docker images lists what it has")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from builder import adapt, build, carry, donors, patches, rewrites, shelving
+from builder import adapt, build, carry, compat, donors, patches, rewrites, shelving
 from builder.adapt import Offers
 from builder.build import Doors, Prepared
 from builder.catalogue import Carry, Catalogue, LeaveOut, Overlay
@@ -93,6 +93,7 @@ class Search:
         self._left_out: dict[str, Proposal] = {}
         self._blocked: dict[_What, str] = {}
         self._seen: dict[str, Proposal] = {}
+        self._is_named = False
 
     def run(self) -> Adaptation:
         """Return the plan with all that was taken, and what is left."""
@@ -101,25 +102,20 @@ class Search:
         while True:
             made = self._complete(state, is_full=is_full)
             trees = self._trees(state, made)
-            offers = adapt.propose(
-                made.found.findings, trees, is_last_resort=is_full or self._may_leave_out(), is_tried=self._is_blocked
-            )
+            offers = adapt.propose(made.found.findings, trees, is_last_resort=is_full, is_tried=self._is_blocked)
             self._seen |= {proposal.id: proposal for proposal in offers.proposals}
             if self._refused(state, made) or (is_full and self._dead_ends(state, made, offers, trees)):
                 state, is_full = self._fresh(), False
                 continue
-            following = self._next(state, offers, trees)
-            if following is not None:
+            if self._is_new_start(state, offers):
+                state, is_full = self._fresh(), False
+            elif (following := self._ahead(state, made, offers, trees)) is not None:
                 self._doors.say(f"planning again with {len(following.taken)} proposals")
-                state, is_full = following, False
+                state, is_full = following, True
             elif is_full or not made.found.checker:
                 return self._result(state, made, offers)
             else:
                 is_full = True
-
-    def _may_leave_out(self) -> bool:
-        """Whether a file that was chosen to be left out may still be on: all that is done for it would be in vain."""
-        return any(name.endswith("/leave-out") and name not in self._seen for name in self._accept)
 
     def _is_blocked(self, proposal: Proposal) -> bool:
         return _What.of(proposal) in self._blocked
@@ -132,7 +128,7 @@ class Search:
     def _fresh(self) -> _State:
         """Return the definition as it is, but for the files that are left out."""
         overlay = self._start.overlay
-        if overlay.is_bare and self._seen:
+        if overlay.is_bare and self._is_named:
             overlay = overlay.model_copy(update={"name": self._target.name, "title": self._target.title})
         taken = tuple(self._left_out.values())
         return _State(replace(self._start, overlay=_changed(overlay, taken, ())), taken)
@@ -155,17 +151,43 @@ class Search:
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
+    def _ahead(self, state: _State, made: Plan, offers: Offers, trees: Trees) -> _State | None:
+        """Take what can be taken, and what that needs in turn as far as names alone show it; None where nothing can.
+
+        What comes out is planned and checked like anything else: looking ahead only saves plans in between.
+        """
+        latest: _State | None = None
+        known = {(finding.path, finding.symbol) for finding in made.found.findings}
+        changed = frozenset(made.edits)
+        hardware = build.hardware_of(made.base, made.tree)
+        while (following := self._next(latest or state, offers, trees)) is not None:
+            before = latest or state
+            latest = following
+            trees = self._with(trees, following.taken[len(before.taken) :], following.patches[len(before.patches) :])
+            changed |= trees.brought.keys()
+            seen = compat.check_names(
+                compat.Comparison(trees.base, trees.merged, changed, package=trees.package, hardware=hardware)
+            )
+            fresh = [finding for finding in seen if (finding.path, finding.symbol) not in known]
+            known |= {(finding.path, finding.symbol) for finding in seen}
+            offers = adapt.propose(fresh, trees, is_last_resort=False, is_tried=self._is_blocked)
+            self._seen |= {proposal.id: proposal for proposal in offers.proposals}
+        return latest
+
+    def _with(self, trees: Trees, proposals: Iterable[Proposal], series: Sequence[patches.Patch]) -> Trees:
+        """Return the trees with what was just taken, as far as it fits; the plan judges what does not."""
+        changes = [proposal.change for proposal in proposals]
+        entries = tuple(Carry.model_validate(change.entry) for change in changes if isinstance(change, CarryOver))
+        results = {number: donor.read for number, donor in trees.donors.items()}
+        carried = {c.path: c for c in carry.carry(entries, trees.merged.read, results) if c.data is not None}
+        merged = trees.merged.overlaid({path: entry.data for path, entry in carried.items() if entry.data is not None})
+        done = patches.apply_series(series, merged.read, merged.paths, trees.base.read, None)
+        brought = {path: int(entry.from_.removeprefix("pr:")) for path, entry in carried.items()}
+        return replace(trees, merged=merged.overlaid(done.edits), brought={**trees.brought, **brought})
+
     def _next(self, state: _State, offers: Offers, trees: Trees) -> _State | None:
         """Take what can be taken; None where there is nothing."""
-        done = {_What.of(proposal) for proposal in state.taken}
-        picked = [p for p in offers.proposals if self._is_wanted(p) and _What.of(p) not in done]
-        leaving = {p.change.path: p for p in picked if isinstance(p.change, LeftOut)}
-        if leaving:
-            # Nothing may be made for a file that is not put on, so all else is looked at anew.
-            self._left_out |= leaving
-            return self._fresh()
-        if state.prepared.overlay.is_bare and picked:
-            return self._fresh()
+        picked = self._picked(state, offers)
         drafts = [(p, p.change) for p in picked if isinstance(p.change, Draft)]
         placed = in_sequence([draft for _, draft in drafts], trees.merged)
         made = list(
@@ -179,6 +201,21 @@ class Search:
         overlay = _changed(self._fresh().prepared.overlay, taken, series)
         prepared = replace(self._start, overlay=overlay, series=(*self._start.series, *series))
         return _State(prepared, taken, series)
+
+    def _is_new_start(self, state: _State, offers: Offers) -> bool:
+        """Tell whether all that was taken has to be looked at anew, and note why.
+
+        Nothing may be made for a file that is not put on; and a bare overlay gets a name with the first proposal.
+        """
+        picked = self._picked(state, offers)
+        leaving = {p.change.path: p for p in picked if isinstance(p.change, LeftOut)}
+        self._left_out |= leaving
+        self._is_named |= bool(picked)
+        return bool(leaving) or (state.prepared.overlay.is_bare and bool(picked))
+
+    def _picked(self, state: _State, offers: Offers) -> list[Proposal]:
+        done = {_What.of(proposal) for proposal in state.taken}
+        return [p for p in offers.proposals if self._is_wanted(p) and _What.of(p) not in done]
 
     def _is_wanted(self, proposal: Proposal) -> bool:
         is_chosen = not proposal.needs_accept or proposal.id in self._accept

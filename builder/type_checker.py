@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,11 +29,15 @@ from builder.records import write_atomic
 
 KINDS = (
     "bad-argument-count",
+    "bad-instantiation",
+    "bad-override",
     "missing-argument",
     "missing-attribute",
     "missing-import",
     "missing-module-attribute",
+    "no-matching-overload",
     "unexpected-keyword",
+    "unexpected-positional-argument",
     "unknown-name",
 )
 """What is asked for: things that are not there, and calls that do not fit."""
@@ -103,8 +108,16 @@ class Pyrefly:
         kept = self._cache / "answers" / f"{self._key(blobs, None if files is None else wanted)}.json"
         if (known := _read(kept)) is not None:
             return known
-        found = self._ask(tree, blobs, [package] if files is None else wanted)
-        write_atomic(kept, json.dumps([[c.kind, c.path, c.line, c.message] for c in found]).encode())
+        try:
+            found = self._ask(tree, blobs, [package] if files is None else wanted)
+        except OSError as error:
+            where = error.filename or self._scratch or tempfile.gettempdir()
+            hint = "free space, or set XDG_CACHE_HOME to a folder that can be written"
+            message = f"the tree could not be written out for it: {where}: {error.strerror}"
+            raise Unavailable("type checker", message, hint=hint) from None
+        # An answer that cannot be kept is an answer all the same.
+        with suppress(Unavailable):
+            write_atomic(kept, json.dumps([[c.kind, c.path, c.line, c.message] for c in found]).encode())
         return found
 
     def _key(self, blobs: dict[str, Oid], wanted: Sequence[str] | None) -> str:
@@ -154,13 +167,18 @@ class Pyrefly:
         return found
 
     @cached_property
-    def _scratch(self) -> Path:
-        """The folder of runs; what a killed process left there is removed."""
+    def _scratch(self) -> Path | None:
+        """The folder of runs, None where it cannot be had; what a killed process left there is removed."""
         folder = self._cache / "runs"
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.iterdir():
-            if left.stat().st_mtime < time.time() - _STALE_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                return None
+            for left in folder.iterdir():
+                if left.stat().st_mtime < time.time() - _STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+        except OSError:
+            return None
         return folder
 
     def _run(self, argv: Sequence[str], cwd: Path | None) -> subprocess.CompletedProcess[str]:
@@ -199,7 +217,9 @@ def _blobs(tree: Tree, package: str) -> dict[str, Oid]:
     found = {}
     for path in tree.paths:
         pure = PurePosixPath(path)
-        if pure.suffix not in (".py", ".pyi") or pure.parts[0] != package or ".." in pure.parts or pure.is_absolute():
+        # A stub beside a source would be believed instead of it; at run time the source counts.
+        is_stub = pure.suffix == ".pyi" and str(pure.with_suffix(".py")) in tree.paths
+        if is_stub or pure.suffix not in (".py", ".pyi") or pure.parts[0] != package or ".." in pure.parts or pure.is_absolute():
             continue
         try:
             found[path] = tree.blobs.get(path) or Oid.of_blob(_source(tree, path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -18,7 +19,9 @@ from builder.doors import Complaint, TypeChecker
 from builder.findings import Finding, Kind
 from builder.model import Tree
 from builder.modules import Modules
-from builder.symbols import UnreadableError, module_of, parse
+from builder.signatures import Function, function_in, is_accepting
+from builder.symbols import UnreadableError, module_of, syntax
+from builder.uses import guards_at
 
 _SIMILAR = 0.75
 _SHARED = 0.5
@@ -39,7 +42,7 @@ class _Shape:
 _SHAPES = (
     _Shape(
         "attribute-missing",
-        re.compile(r"Object of (?:class|type) `(?P<owner>.+)` has no attribute `(?P<name>\w+)`"),
+        re.compile(r"Object of (?:class|type) `(?P<owner>.+)` has no attribute `(?P<name>\w+)`(?: \(.*\))?"),
         "uses {name} of a {owner}, which has no such attribute",
     ),
     _Shape(
@@ -72,7 +75,29 @@ _SHAPES = (
         re.compile(r"Expected (?P<name>\d+) positional arguments?, got \d+ in function `(?P<owner>[\w.<>]+)`"),
         "calls {owner} with too many arguments: it takes {name}",
     ),
+    _Shape(
+        "signature",
+        re.compile(
+            r"Class member `(?P<owner>[\w.]+\.(?P<name>\w+))` overrides parent class `.+` in an inconsistent manner"
+        ),
+        "overrides {owner} so that calls which fit its base class do not fit it",
+    ),
 )
+
+_OTHERWISE: Mapping[str, Kind] = {
+    "bad-argument-count": "signature",
+    "bad-instantiation": "signature",
+    "missing-argument": "signature",
+    "missing-attribute": "attribute-missing",
+    "no-matching-overload": "signature",
+    "unexpected-keyword": "signature",
+    "unexpected-positional-argument": "signature",
+    "unknown-name": "name-missing",
+}
+"""What a complaint is whose sentence reads like none of these: a checker's new wording must not silence it.
+
+Imports are not among them: they are looked up by our own rule, which can tell what is unknown.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,18 +108,54 @@ class Sides:
     new: Modules
     changed: Collection[str]
     donors: Mapping[str, Modules]
+    looks_back: bool = True
+    """Whether the files that are not changed are judged too."""
 
 
 def check(sides: Sides, checker: TypeChecker) -> tuple[Finding, ...]:
     """Run the checker and return what is new; raise Unavailable where it did not come to an end."""
     package = sides.new.package
-    before = checker.check(sides.old.tree, package)
-    after = checker.check(sides.new.tree, package)
-    known = {(c.path, c.message) for c in (*before, *_of_donors(sides, checker))}
-    fresh = [complaint for complaint in after if (complaint.path, complaint.message) not in known]
+    files = None if sides.looks_back else sides.changed
+    before = checker.check(sides.old.tree, package, files)
+    after = checker.check(sides.new.tree, package, files)
     judge = _Judge(sides)
-    found = (judge.finding(complaint) for complaint in fresh)
+    found = (judge.finding(complaint) for complaint in _fresh(sides, before, after, _of_donors(sides, checker)))
     return tuple(finding for finding in found if finding is not None)
+
+
+def _fresh(
+    sides: Sides, before: Iterable[Complaint], after: Iterable[Complaint], theirs: Iterable[Complaint]
+) -> Iterator[Complaint]:
+    """Yield what is said of the merged tree and of no other.
+
+    In a file that nobody changed a complaint has its line. In a changed one lines move: there it counts by the function
+    and class around it, and as often as it stands there.
+    """
+    known = {complaint for complaint in before if complaint.path not in sides.changed}
+    places = _Places()
+    ours = Counter(places.of(c, sides.old) for c in before if c.path in sides.changed)
+    counts = ours | Counter(places.of(c, sides.donors[c.path]) for c in theirs)
+    for complaint in after:
+        if complaint.path not in sides.changed:
+            if complaint not in known:
+                yield complaint
+        elif counts[place := places.of(complaint, sides.new)] > 0:
+            counts[place] -= 1
+        else:
+            yield complaint
+
+
+class _Places:
+    """Where a complaint stands, whatever its line: the path, the definitions around it, and what it says."""
+
+    def of(self, complaint: Complaint, modules: Modules) -> tuple[str, str, str]:
+        """Return path, enclosing definitions and message."""
+        try:
+            chain = guards_at(syntax(modules.read(complaint.path)), complaint.line)
+        except UnreadableError:
+            chain = ()
+        around = ".".join(guard.text for guard in chain if guard.word.startswith("in "))
+        return complaint.path, around, complaint.message
 
 
 def _of_donors(sides: Sides, checker: TypeChecker) -> Iterator[Complaint]:
@@ -120,12 +181,29 @@ class _Judge:
             if match is not None:
                 words = match.groupdict()
                 return self._made(shape, complaint, words.get("owner") or "", words["name"])
-        return None
+        kind = _OTHERWISE.get(complaint.kind)
+        return self._otherwise(kind, complaint) if kind else None
+
+    def _otherwise(self, kind: Kind, complaint: Complaint) -> Finding | None:
+        """Return a finding in the checker's own words; calls of what is not the package's say nothing of a tree."""
+        named = re.findall(r"`([\w.]+)`", complaint.message)
+        function = re.search(r"in function `([\w.<>]+)`|for function `([\w.<>]+)`", complaint.message)
+        symbol = next(filter(None, function.groups())) if function else named[-1] if named else ""
+        if complaint.kind == "no-matching-overload" and not self._sides.new.owns(symbol):
+            return None
+        is_reverse = complaint.path not in self._sides.changed
+        said = complaint.message[:1].lower() + complaint.message[1:]
+        made = "reverse" if is_reverse else kind
+        return Finding(made, complaint.path, complaint.line, symbol, "", None, said)
 
     def _made(self, shape: _Shape, complaint: Complaint, owner: str, name: str) -> Finding | None:
         if owner in _NOT_OURS:
             return None
         path = complaint.path
+        if complaint.kind == "bad-override":
+            owner = f"{module_of(path)}.{owner}"
+            if not self._breaks_calls(path, owner):
+                return None
         is_reverse = path not in self._sides.changed
         told = {
             "attribute-missing": self._attribute,
@@ -146,6 +224,17 @@ class _Judge:
             names=(name,) if name.isidentifier() else (),
             donor_has=told.donor_has,
         )
+
+    def _breaks_calls(self, path: str, symbol: str) -> bool:
+        """Tell whether an override refuses a call that fits what it overrides; types alone break nothing."""
+        name = symbol.rpartition(".")[2]
+        classes = Classes(self._sides.new)
+        own = classes.at(path, symbol.split(".")[-2])
+        above = [found for found in classes.lineage(own) if found.symbol != own.symbol] if own else []
+        mine = _function_of(self._sides.new, symbol)
+        over = next((base for base in above if name in base.members), None)
+        theirs = _function_of(self._sides.new, f"{over.symbol}.{name}") if over else None
+        return mine is not None and theirs is not None and not is_accepting(mine.args, theirs.args)
 
     def _name(self, path: str, owner: str, name: str) -> _Told:
         return _Told(f"{owner or module_of(path)}.{name}", None, None)
@@ -207,23 +296,27 @@ def _likeness(one: str, other: str) -> float:
 
 def _head(modules: Modules, symbol: str) -> str | None:
     """Return a function's head as written, and where it stands, by its dotted name."""
+    found = _located(modules, symbol)
+    if found is None:
+        return None
+    path, node = found
+    return f"{node.name}({ast.unparse(node.args)}) ({path}:{node.lineno})"
+
+
+def _function_of(modules: Modules, symbol: str) -> Function | None:
+    found = _located(modules, symbol)
+    return found[1] if found else None
+
+
+def _located(modules: Modules, symbol: str) -> tuple[str, Function] | None:
     parts = symbol.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         if modules.has(module) and modules.paths[module].endswith(".py"):
             path = modules.paths[module]
             try:
-                node = _function(parse(modules.read(path)).body, parts[cut:])
+                node = function_in(syntax(modules.read(path)).body, parts[cut:])
             except UnreadableError:
                 return None
-            return f"{parts[-1]}({ast.unparse(node.args)}) ({path}:{node.lineno})" if node else None
-    return None
-
-
-def _function(body: Iterable[ast.stmt], names: list[str]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    for node in body:
-        if isinstance(node, ast.ClassDef) and len(names) > 1 and node.name == names[0]:
-            return _function(node.body, names[1:])
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and names == [node.name]:
-            return node
+            return (path, node) if node else None
     return None

@@ -607,6 +607,7 @@ def test_on_the_stand_in_every_break_with_a_mechanical_answer_is_settled_and_the
     chosen = run("adapt", "--write", "--accept", PORT, "--accept", LEAVE)
     assert (chosen.exit_code, chosen.verdict, chosen.left) == (0, "ok", [])
     assert {PORT, LEAVE} <= set(chosen.taken)
+    assert chosen.document["needed_a_person"] == 3
     assert all(proposal["removes"] is None for proposal in chosen.taken.values())
     definition = (tmp_path / "shelf/overlays/copied.toml").read_text()
     assert definition.startswith('# copied whole\ntitle = "the stand-in, copied"\npull-requests = [35371]\n')

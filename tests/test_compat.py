@@ -194,6 +194,13 @@ def test_a_caller_that_the_overlay_breaks_is_a_reverse_finding(check, newer: str
     assert result.findings[0].message.endswith("; the overlay changed it")
 
 
+def test_without_looking_back_only_the_changed_files_are_judged(check) -> None:
+    base = {LIB: "def f(a): ...\n", USER: "from sglang.lib import f\n\nf(1)\n"}
+    donor = {LIB: "from sglang.user import nothing\n\n\ndef f(a, b): ...\n", USER: "nothing = 1\n"}
+    assert [f.kind for f in check(base, donor, LIB).findings] == ["name-missing", "reverse", "reverse"]
+    assert [f.kind for f in check(base, donor, LIB, looks_back=False).findings] == ["name-missing"]
+
+
 def test_a_change_that_breaks_nobody_is_no_finding(check) -> None:
     base = {LIB: "def f(a):\n    return a\n", USER: "from sglang.lib import f\n\nf(1)\n"}
     assert check(base, {LIB: "def f(a, b=1):\n    return a\n", USER: ""}, LIB) == Result((), ())

@@ -196,6 +196,22 @@ def test_what_an_overlay_takes_away_is_a_reverse_break_of_its_importers(judged):
     assert [(u.kind, u.what, u.line) for u in uses if u.status == "break"] == [("reverse", "signature", 12)]
 
 
+def test_a_name_that_the_newer_module_takes_from_where_the_older_tree_has_nothing_is_taken_away(judged):
+    older = judged(LIB, USER)
+    newer = judged(LIB.replace("def renamed(a): ...", "from os import path as renamed"), USER)
+    uses = corpus_figures.reverse(PAIR.path, "sglang.srt.lib", older, newer, {"os.path"})
+    assert [u.symbol for u in uses if u.status == "break"] == ["sglang.srt.lib.renamed"]
+    uses = corpus_figures.reverse(PAIR.path, "sglang.srt.lib", older, newer, set())
+    assert [u.symbol for u in uses if u.status == "break"] == []
+
+
+def test_a_class_may_be_named_by_its_constructor():
+    found = tally(
+        [use("break", "sglang.lib.C", "signature")], [said("sglang.lib.C.__init__", "signature")], "signature"
+    )
+    assert found.found == 1
+
+
 def test_importers_go_down_with_a_module_that_fails_when_it_is_imported(judged):
     importer = judged(LIB, USER)
     at_once = [use("break", "sglang.srt.gone", "module-missing")]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -131,6 +134,33 @@ def test_all_nine_breaks_on_the_release_of_the_image(copied) -> None:
             f"goes down with {'sglang.srt.speculative.dflash_utils'}"
         )
     assert not fallen.keys() & set(FIVE)
+
+
+WITHOUT_CHECKER = """\
+import sysconfig
+real = sysconfig.get_path
+sysconfig.get_path = lambda name, *words, **more: "/nowhere" if name == "scripts" else real(name, *words, **more)
+from builder.cli import main
+main()
+"""
+
+
+def test_a_plan_without_a_type_checker_is_unknown_and_never_a_pass(history, tmp_path) -> None:
+    upstream = {"python/sglang/a.py": "x = 1\n"}
+    history.commit(upstream, "start")
+    history.squash(1, "Add a name", [{"python/sglang/a.py": "x = 1\ny = 2\n"}])
+    repository = history.write(tmp_path / "upstream.git")
+    for name, text in {"__init__.py": "", "a.py": "x = 1\n"}.items():
+        (tmp_path / "site/sglang").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site/sglang" / name).write_text(text)
+    words = ("plan", "--json", "--upstream", repository.path, "--base", f"dir:{tmp_path / 'site'}", "--pr", "1")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PATH": "/usr/bin:/bin"}
+    argv = [sys.executable, "-c", WITHOUT_CHECKER, *map(str, words)]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["verdict"]) == (1, "unknown"), done
+    said = "attribute-missing, signature: type checker: pyrefly is not installed"
+    assert document["not_checked"] == ["semantic", said]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import shutil
 import tarfile
@@ -179,6 +180,30 @@ class TestABaseFromARegistry:
             (first, done.document["base"]["config_digest"])
         ]
         assert "seen for the first time" in done.stderr
+
+    def test_locked_holds_to_the_lock_and_to_its_type_checker(self, scene, registry, toy_base):
+        path = self.lock(scene, self.serve(scene, registry, toy_base, "locked"))
+        words = ("--base", "b", "--pr", "1", "--locked", "--registry-mirror", registry.prefix)
+        refused = scene.run("plan", *words)
+        assert (refused.exit_code, refused.document["verdict"]) == (1, "refused")
+        here = f"pyrefly {importlib.metadata.version('pyrefly')}"
+        assert f"type checker: the lock has c, here is {here}" in refused.stderr
+        path.write_text(path.read_text().replace('"checker": "c"', f'"checker": "{here}"'))
+        done = scene.run("plan", *words)
+        assert (done.exit_code, done.document["verdict"]) == (0, "ok"), done
+
+    def test_locked_refuses_what_nothing_pins(self, scene, registry, toy_base):
+        path = self.lock(scene, self.serve(scene, registry, toy_base, "locked"))
+        lock = json.loads(path.read_text()) | {"bases": [], "pull_requests": []}
+        path.write_text(json.dumps(lock))
+        words = ("--locked", "--registry-mirror", registry.prefix)
+        refused = scene.run("plan", "--base", "b", "--pr", "1", *words)
+        assert (refused.exit_code, refused.document["verdict"]) == (1, "refused")
+        assert "#1 is not pinned" in refused.stderr
+        assert "lmsysorg/sglang:locked is not pinned" in refused.stderr
+        bare = scene.run("plan", "--base", "b", "--pr", "1", "--no-definition", *words)
+        assert (bare.exit_code, bare.document["verdict"]) == (1, "refused")
+        assert "a bare overlay has no lock" in bare.stderr
 
     def test_what_was_seen_is_verified_ever_after(self, scene, registry, toy_base):
         digest = self.serve(scene, registry, toy_base, "locked")

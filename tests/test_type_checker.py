@@ -118,6 +118,11 @@ def test_no_path_leads_out_of_the_folder_it_works_in(checker: Pyrefly, tmp_path:
     assert not list(tmp_path.rglob("escaped.py"))
 
 
+def test_a_cache_that_cannot_be_had_does_not_keep_it_from_answering(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert kinds(Pyrefly(tmp_path / "file" / "cache").check(tree(FILES), "sglang")) == KINDS
+
+
 def test_nothing_stays_but_the_answer(checker: Pyrefly, tmp_path: Path) -> None:
     checker.check(tree(FILES), "sglang")
     assert list((tmp_path / "cache" / "runs").iterdir()) == []

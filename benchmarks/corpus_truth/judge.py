@@ -6,7 +6,7 @@ import ast
 import inspect
 import types
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .sources import Event, Scope, Source
@@ -23,7 +23,8 @@ class Use:
     """One use and its verdict.
 
     `text` is the use as it is written; with line and column it names the place, whatever `symbol` it resolves to.
-    `homes` are the modules of the package that decide; `why` explains all but "ok".
+    `homes` are the modules of the package that decide; `why` explains all but "ok". `origins` are where those take an
+    imported name from: the names of a module and of what is taken out of it.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Use:
     why: str
     homes: tuple[str, ...]
     guards: tuple[str, ...]
+    origins: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,7 +110,8 @@ class Judge:
         answer = self.world.name(module, name)
         below = f"{module}.{name}"
         homes = (module, below) if isinstance(answer.value, types.ModuleType) else (module,)
-        return self._use("name-missing", node, below, answer, homes, event)
+        use = self._use("name-missing", node, below, answer, homes, event)
+        return replace(use, origins=self.world.origins(module, name))
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 

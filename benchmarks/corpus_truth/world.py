@@ -148,6 +148,16 @@ class World:
         """Tell whether a module binds a name in several places, so that another machine may see another object."""
         return len([binding for binding in self._bindings(module, name) if not binding.is_typing]) > 1
 
+    def origins(self, module: str, name: str) -> tuple[str, ...]:
+        """Return the module that a module takes a name from, and the name there; nothing if it defines it itself."""
+        source = self.source(module)
+        found = []
+        for binding in self._bindings(module, name):
+            if isinstance(binding.node, ast.ImportFrom) and binding.alias and source:
+                taken = source.absolute(binding.node)
+                found += [taken, f"{taken}.{binding.alias.name}"] if taken else []
+        return tuple(found)
+
     def _bindings(self, module: str, name: str) -> list[Binding]:
         source = self.source(module)
         return source.root.names.get(name, []) if source else []
