@@ -304,7 +304,7 @@ class Narrowed:
 
 
 def _compared(pairs: Sequence[Pair], truth: Truth, *, is_whole: bool) -> tuple[Compared, list[float]]:
-    trees = {version: _tree(version) for version in {v for pair in pairs for v in (pair.older, pair.newer)}}
+    trees = {version: release(version) for version in {v for pair in pairs for v in (pair.older, pair.newer)}}
     checker = Narrowed(Pyrefly(cache.FOLDER / "corpus" / "checker"), trees.values())
     for version, tree in sorted(trees.items()):
         _say(f"the checker reads {version}")
@@ -341,7 +341,8 @@ def _check(pair: Pair, trees: Mapping[str, Tree], checker: TypeChecker) -> Itera
             raise host.LabError(f"{pair.path}: {line}")
 
 
-def _tree(version: str) -> Tree:
+def release(version: str) -> Tree:
+    """Return the tree of a release, with its blob ids."""
     root = wheels.tree(version)
     files = [file for file in (root / _PACKAGE).rglob("*") if file.is_file()]
     paths = frozenset(file.relative_to(root).as_posix() for file in files)

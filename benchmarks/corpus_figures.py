@@ -274,7 +274,7 @@ def _count_finding(pair: Pair, finding: Said, uses: Sequence[Use], found: Compar
 def _matches(finding: Said, use: Use) -> bool:
     if (finding.kind, finding.path) != (use.kind, use.path):
         return False
-    if _plain(finding.symbol) == _plain(use.symbol):
+    if _plain(finding.symbol) == _plain(use.symbol) or use.symbol.endswith(f".{finding.symbol}"):
         return True
     if use.what == "falls" and finding.line == use.line:
         return True  # said of a name on this line instead: one finding for each import is enough

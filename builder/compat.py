@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from builder import falls, guards, leaves, names, typed
+from builder import calls, falls, guards, leaves, names, typed
 from builder.doors import TypeChecker
 from builder.errors import Unavailable
 from builder.findings import KINDS, NOT_CHECKED, Finding, Kind, Result
@@ -51,6 +51,7 @@ def check(
     parts = [names.check(old, new, comparison.changed)]
     sides = typed.Sides(old, new, comparison.changed, donors, looks_back=comparison.looks_back)
     parts.append(_typed(sides, checker))
+    parts.append(Result(calls.check(old, new, comparison.changed, donors), ()))
     absent = {finding.symbol for finding in parts[0].findings}
     parts.append(leaves.check(old, new, comparison.changed, donors, absent))
     judge = _Reach(new, comparison.hardware)

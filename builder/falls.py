@@ -67,11 +67,11 @@ def _finding(path: str, use: Use, module: str, cause: Finding, further: int) -> 
 
 def _importers(wanted: frozenset[str], new: Modules) -> Iterator[tuple[str, str, Use]]:
     """Yield each file that imports one of these modules at any depth, once for each module, by its first import."""
-    tails = [module.rpartition(".")[2].encode() for module in wanted]
     for path in _sources(new):
         try:
             data = new.read(path)
-            found = list(uses(parse(data), path, new)) if any(tail in data for tail in tails) else []
+            is_near = any(_may_import(module, data) for module in wanted)
+            found = list(uses(parse(data), path, new)) if is_near else []
         except UnreadableError:
             continue
         first: dict[str, Use] = {}
@@ -82,6 +82,12 @@ def _importers(wanted: frozenset[str], new: Modules) -> Iterator[tuple[str, str,
                 if earlier is None or (_runs_at_import(use) and not _runs_at_import(earlier)):
                     first[module] = use
         yield from ((path, module, use) for module, use in first.items())
+
+
+def _may_import(module: str, data: bytes) -> bool:
+    """Tell whether a text may import a module: by its full name, or by its last one out of the package around it."""
+    above, _, tail = module.encode().rpartition(b".")
+    return tail in data and (module.encode() in data or above + b" import" in data or b"from ." in data)
 
 
 def _further(fallen: set[str], new: Modules) -> int:

@@ -11,8 +11,8 @@ Kind = Literal[
 KINDS: tuple[str, ...] = (*get_args(Kind), "needs-build")
 """What an acknowledgement may name: the kinds of findings, and files that need a build."""
 
-NOT_CHECKED: tuple[Kind, ...] = ("semantic",)
-"""Kinds that no rule looks for: their absence from a plan says nothing. Drift says where to look instead."""
+NOT_CHECKED: tuple[str, ...] = ("semantic", "what is imported from other packages")
+"""What no rule looks for: its absence from a plan says nothing. For the first, drift says where to look."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from builder.config_reads import Read, reads_of
 from builder.findings import Finding, Result
 from builder.modules import Modules
 from builder.symbols import UnreadableError, absolute, parse, syntax
@@ -23,21 +23,6 @@ _IS_SET = re.compile(rb"\s*(?::[^=\n]+)?=[^=]")
 _BOUND = rb"^[ \t]+(?:async )?def %b\b|^[ \t]+%b *(?::[^=\n]+)?(?:=[^=]|$)|\.%b *(?::[^=\n]+)?=[^=]"
 _DOT = ord(".")
 _SET_BY_HAND = re.compile(rb'\._set\(\s*"(\w+)"|^    def (\w+)\(self', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Read:
-    """An attribute that a file reads: of a config namespace, by the chain of names behind its accessor, or of anything.
-
-    `accessor` is the function called (`get_spec`) and `namespace` what it stands for (`spec`); both are empty where the
-    receiver is something else, and then `chain` has one name. `root` is the plain name that the receiver starts with.
-    """
-
-    line: int
-    chain: tuple[str, ...]
-    accessor: str = ""
-    namespace: str = ""
-    root: str = ""
 
 
 def check(
@@ -68,8 +53,8 @@ def check(
 
 def _fresh(path: str, old: Modules, new: Modules, absent: Collection[str]) -> Iterator[Read]:
     """Yield what a changed file reads, of what is there, and its version in the base does not."""
-    known = {(read.namespace, read.chain) for read in _reads_of(path, old)}
-    reads = [read for read in _reads_of(path, new) if (read.namespace, read.chain) not in known]
+    known = {(read.namespace, read.chain) for read in reads_of(path, old)}
+    reads = [read for read in reads_of(path, new) if (read.namespace, read.chain) not in known]
     gone = _names_of(path, new, absent) if reads else frozenset()
     yield from (read for read in reads if read.root not in gone)
 
@@ -85,87 +70,7 @@ def _names_of(path: str, modules: Modules, symbols: Collection[str]) -> frozense
     return frozenset(found)
 
 
-def _reads_of(path: str, modules: Modules) -> tuple[Read, ...]:
-    if not path.endswith(".py") or path not in modules.tree.paths:
-        return ()
-    try:
-        tree = syntax(modules.read(path))
-    except UnreadableError:
-        return ()  # said once, of the whole file
-    accessors = _accessors(tree, modules)
-    bags = _bags(tree, accessors)
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in inner)
-    return tuple(read for node in nodes for read in _reads(node, accessors, bags))
-
-
-def _reads(node: ast.Attribute, accessors: Mapping[str, str], bags: Mapping[str, str]) -> Iterator[Read]:
-    chain: list[tuple[str, bool]] = []
-    at: ast.expr = node
-    while isinstance(at, ast.Attribute):
-        chain.insert(0, (at.attr, isinstance(at.ctx, ast.Load)))
-        at = at.value
-    called = at.func.id if isinstance(at, ast.Call) and isinstance(at.func, ast.Name) else ""
-    accessor = called if called in accessors else bags.get(at.id, "") if isinstance(at, ast.Name) else ""
-    names = tuple(name for name, _ in chain)
-    if accessor:
-        yield Read(node.lineno, names, accessor, accessors[accessor])
-    else:
-        root = at.id if isinstance(at, ast.Name) else ""
-        yield from (Read(node.end_lineno or node.lineno, (name,), root=root) for name, is_read in chain if is_read)
-
-
 # -- config leaves -----------------------------------------------------------------------------------------------------
-
-
-def _accessors(tree: ast.Module, modules: Modules) -> dict[str, str]:
-    """Return the imported functions that give a config namespace, with its name."""
-    found = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level and modules.has(node.module):
-            for alias in node.names:
-                answer = modules.look_up(node.module, alias.name) if modules.owns(node.module) else None
-                namespace = _namespaces(answer.path, modules).get(alias.name) if answer and answer.path else None
-                if namespace:
-                    found[alias.asname or alias.name] = namespace
-    return found
-
-
-def _namespaces(path: str, modules: Modules) -> Mapping[str, str]:
-    try:
-        data = modules.read(path) if path.endswith(".py") else b""
-    except UnreadableError:
-        return {}
-    return _namespaces_in(data) if b".config_bag(" in data else {}
-
-
-@lru_cache(maxsize=32)
-def _namespaces_in(data: bytes) -> Mapping[str, str]:
-    """Return the functions of a module that do nothing but `return ....config_bag("name")`, with that name."""
-    found = {}
-    for node in parse(data).body:
-        if isinstance(node, ast.FunctionDef) and isinstance(last := node.body[-1], ast.Return):
-            call = last.value
-            is_bag = isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "config_bag"
-            if is_bag and isinstance(call, ast.Call) and len(call.args) == 1:
-                name = _text(call.args[0])
-                if name:
-                    found[node.name] = name
-    return found
-
-
-def _bags(tree: ast.Module, accessors: Mapping[str, str]) -> dict[str, str]:
-    """Return the names that the file binds to one accessor's answer and to nothing else."""
-    bound: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            value = node.value
-            called = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
-            bound.setdefault(node.targets[0].id, set()).add(called if called in accessors else "")
-    for node in ast.walk(tree):
-        name = node.arg if isinstance(node, ast.arg) else ""
-        bound.get(name, set()).add("")
-    return {name: found.pop() for name, found in bound.items() if len(found) == 1 and "" not in found}
 
 
 def _leaf(path: str, read: Read, new: Modules, donor: Modules) -> Finding | str | None:

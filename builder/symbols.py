@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-_GLOBAL_STATEMENT = re.compile(rb"^[ \t]+global[ \t]+([\w \t,]+)", re.MULTILINE)
+_GLOBAL_STATEMENT = re.compile(rb"^[ \t]+global[ \t]+[\w \t,]+", re.MULTILINE)
 _OPENS_NAMESPACE = {
     "writes globals()": re.compile(rb"\bglobals\(\)\s*(?:\[[^\]\n]*\]\s*=[^=]|\.update|\.setdefault)"),
     "writes through sys.modules": re.compile(
@@ -128,10 +128,19 @@ def symbols(data: bytes, path: str) -> Symbols:
     """Return what a module defines at top level, inside `if`, `try`, `with` and loops too; raise UnreadableError."""
     names: dict[str, tuple[Binding, ...]] = {}
     tree = parse(data)
-    for name, binding in (*_bindings(tree.body, path, False), *_lazy_names(tree), *_global_statements(data)):
+    gone = {name for node in tree.body if isinstance(node, ast.Delete) for name in _deleted(node, tree)}
+    for name, binding in (*_bindings(tree.body, path, False), *_lazy_names(tree), *_global_statements(tree, data)):
         names[name] = (*names.get(name, ()), binding)
+    for name in gone:
+        names.pop(name, None)
     stars = tuple(binding.module for binding in names.pop("*", ()) if binding.module)
     return Symbols(names, stars, _public(tree, names), _open_because(names, data))
+
+
+def _deleted(node: ast.Delete, tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a top-level `del` takes away for good: nothing after it binds them again."""
+    later = [name for after in tree.body if after.lineno > node.lineno for name in bound_names(after)]
+    yield from (t.id for t in node.targets if isinstance(t, ast.Name) and t.id not in later)
 
 
 def _bindings(body: list[ast.stmt], path: str, is_typing_only: bool) -> Iterator[tuple[str, Binding]]:
@@ -191,12 +200,12 @@ def _lazy_names(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
                             yield part.value, Binding(node.lineno)
 
 
-def _global_statements(data: bytes) -> Iterator[tuple[str, Binding]]:
-    # Searched in the text, as walking every function for this one statement would cost more than all the rest.
-    for match in _GLOBAL_STATEMENT.finditer(data) if b"global" in data else ():
-        line = data.count(b"\n", 0, match.start()) + 1
-        for name in match[1].decode("utf-8", "replace").replace(",", " ").split():
-            yield name, Binding(line)
+def _global_statements(tree: ast.Module, data: bytes) -> Iterator[tuple[str, Binding]]:
+    # Searched in the text first, as walking every function for this one statement would cost more than all the rest.
+    if b"global" in data and _GLOBAL_STATEMENT.search(data):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Global):
+                yield from ((name, Binding(node.lineno)) for name in node.names)
 
 
 def _public(tree: ast.Module, names: Mapping[str, tuple[Binding, ...]]) -> frozenset[str] | None:

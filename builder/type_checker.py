@@ -47,7 +47,7 @@ preset = "default"
 python-version = "3.12"
 python-platform = "linux"
 search-path = ["tree"]
-site-package-path = []
+site-package-path = ["stubs"]
 skip-interpreter-query = true
 disable-search-path-heuristics = true
 disable-project-excludes-heuristics = true
@@ -59,7 +59,23 @@ infer-return-types = "checked"
 """
 """All that could come from elsewhere is set. No ignore comment counts: upstream's own hide what an older base lacks."""
 
-_FORM = "1"
+_STUBS = {
+    "msgspec/__init__.pyi": """\
+from typing import Any, dataclass_transform
+
+def field(*, default: Any = ..., default_factory: Any = ..., name: Any = ...) -> Any: ...
+@dataclass_transform(field_specifiers=(field,))
+class Struct:
+    __struct_fields__: tuple[str, ...]
+    __struct_config__: Any
+    def __init_subclass__(cls, **settings: Any) -> None: ...
+
+def __getattr__(name: str) -> Any: ...
+"""
+}
+"""What is told of other packages: that a struct has the fields it declares. All the rest of them may be anything."""
+
+_FORM = "2"
 """Changes with the form of what is kept."""
 
 _STALE_SECONDS = 24 * 3600
@@ -121,7 +137,7 @@ class Pyrefly:
         return found
 
     def _key(self, blobs: dict[str, Oid], wanted: Sequence[str] | None) -> str:
-        value = [_FORM, self.version(), _SETTINGS, KINDS, wanted, sorted(blobs.items())]
+        value = [_FORM, self.version(), _SETTINGS, _STUBS, KINDS, wanted, sorted(blobs.items())]
         return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
     def _ask(self, tree: Tree, blobs: dict[str, Oid], targets: Sequence[str]) -> tuple[Complaint, ...]:
@@ -129,6 +145,9 @@ class Pyrefly:
             folder = Path(name).resolve()  # it names files by their real paths
             root = folder / "tree"
             self._write_out(tree, blobs, root)
+            for path, text in _STUBS.items():
+                (folder / "stubs" / path).parent.mkdir(parents=True)
+                (folder / "stubs" / path).write_text(text)
             settings = folder / "pyrefly.toml"
             settings.write_text(_SETTINGS)
             answer = folder / "answer.json"
@@ -219,7 +238,8 @@ def _blobs(tree: Tree, package: str) -> dict[str, Oid]:
         pure = PurePosixPath(path)
         # A stub beside a source would be believed instead of it; at run time the source counts.
         is_stub = pure.suffix == ".pyi" and str(pure.with_suffix(".py")) in tree.paths
-        if is_stub or pure.suffix not in (".py", ".pyi") or pure.parts[0] != package or ".." in pure.parts or pure.is_absolute():
+        is_inside = pure.parts[0] == package and ".." not in pure.parts and not pure.is_absolute()
+        if is_stub or not is_inside or pure.suffix not in (".py", ".pyi"):
             continue
         try:
             found[path] = tree.blobs.get(path) or Oid.of_blob(_source(tree, path))

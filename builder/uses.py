@@ -63,6 +63,7 @@ def uses(tree: ast.Module, path: str, modules: Modules) -> Iterator[Use]:
     module wherever the file binds it, so that a parameter of the same name is never mistaken for it.
     """
     aliases = _module_aliases(tree, path, modules)
+    imports_by_name = any(_names_importlib(node) for node in tree.body)
     for node, guards in _guarded(tree.body, ()):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -76,8 +77,26 @@ def uses(tree: ast.Module, path: str, modules: Modules) -> Iterator[Use]:
                 for alias in node.names:
                     if alias.name != "*":
                         yield Use(alias.lineno, module, alias.name, guards)
-        elif aliases:
-            yield from _attribute_uses(node, guards, aliases, modules)
+        else:
+            if aliases:
+                yield from _attribute_uses(node, guards, aliases, modules)
+            if imports_by_name:
+                yield from _imported_by_name(node, guards, modules)
+
+
+def _names_importlib(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.split(".")[0] == "importlib" for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and node.module == "importlib"
+
+
+def _imported_by_name(node: ast.stmt, guards: tuple[Guard, ...], modules: Modules) -> Iterator[Use]:
+    """Yield the modules that a statement imports by a name written out: `importlib.import_module("a.b")`."""
+    for part in _own_expressions(node):
+        match part:
+            case ast.Call(func=function, args=[ast.Constant(value=str(module)), *_]):
+                if dotted(function)[-1] == "import_module" and modules.owns(module):
+                    yield Use(part.lineno, module, None, guards)
 
 
 def _attribute_uses(
@@ -105,7 +124,7 @@ def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> tuple[str, ...]:
-    """Return ('a', 'b', 'c') of `a.b.c`; of anything else that has attributes, an empty root."""
+    """Return ('a', 'b', 'c') of `a.b.c`; of anything else, an empty root."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -149,6 +168,31 @@ def _bound_modules(node: ast.AST, path: str, modules: Modules) -> Iterator[tuple
         case ast.Attribute(ctx=ast.Store() | ast.Del()):
             # A file that writes into a module may define there whatever it reads.
             yield dotted(node)[0], ""
+
+
+def imported_names(tree: ast.Module, path: str, modules: Modules) -> dict[str, tuple[str, str]]:
+    """Return the names that stand for one import from the package wherever the file binds them: (module, name).
+
+    A name without a second part stands for the module itself. One that the file also binds otherwise is left out.
+    """
+    bound: dict[str, set[tuple[str, str]]] = {}
+    others: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = absolute(node, path)
+            for alias in node.names:
+                target = (module or "", alias.name) if modules.owns(module) else ("", "")
+                bound.setdefault(alias.asname or alias.name, set()).add(target)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                target = (alias.name, "") if alias.asname and modules.owns(alias.name) else ("", "")
+                bound.setdefault(alias.asname or alias.name.split(".")[0], set()).add(target)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            others.add(node.id)
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+    single = {name: next(iter(found)) for name, found in bound.items() if len(found) == 1 and name not in others}
+    return {name: target for name, target in single.items() if target[0]}
 
 
 def _is_bound(modules: Modules, module: str | None, name: str) -> bool:

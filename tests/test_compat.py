@@ -154,6 +154,129 @@ def test_a_method_is_named_by_its_class(check) -> None:
     assert result.findings[0].base_has == "m(self) (sglang/lib.py:2)"
 
 
+OVERLOADED = """\
+from typing import overload
+
+
+@overload
+def f(a: int) -> int: ...
+@overload
+def f(a: str) -> str: ...
+def f(a): ..."""
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "use", "kind"),
+    [
+        ("def f(a, /): ...", "def f(a): ...", "f(a=1)", "signature"),
+        ("def f(*, a): ...", "def f(a): ...", "f(1)", "signature"),
+        (
+            "class C:\n    __slots__ = ('a',)",
+            "class C:\n    __slots__ = ('a', 'b')\n    b: int",
+            "C().b",
+            "attribute-missing",
+        ),
+        (
+            "from typing import Callable\n\n\nclass C:\n    f: Callable[[int], int]",
+            "from typing import Callable\n\n\nclass C:\n    f: Callable[[int, int], int]",
+            "C().f(1, 2)",
+            "signature",
+        ),
+        (
+            OVERLOADED,
+            "def f(a, b=1): ...",
+            "f(1, 2)",
+            "signature",
+        ),
+    ],
+)
+def test_no_sentence_of_the_checker_is_dropped_for_its_wording(check, older, newer, use, kind) -> None:
+    name = use[0]
+    donor = {LIB: newer + "\n", USER: f"from sglang.lib import {name}\n\n{use}\n"}
+    result = check({LIB: older + "\n", USER: ""}, donor, USER)
+    assert {(f.kind, f.path, f.line) for f in result.findings} == {(kind, USER, 3)}
+    assert check(donor, donor, USER) == Result((), ())
+
+
+DECORATED = "import functools\nimport torch\n\n\n{}\ndef f({}): ...\n"
+
+
+@pytest.mark.parametrize("decorator", ["@torch.no_grad()", "@functools.lru_cache", "@torch.compile(dynamic=True)"])
+@pytest.mark.parametrize(("older", "call"), [("a", "f(1, b=2)"), ("a, b", "f(1)"), ("a", "f(1, 2)")])
+def test_a_call_of_a_decorated_function_is_judged_by_its_head(check, decorator: str, older: str, call: str) -> None:
+    base = {LIB: DECORATED.format(decorator, older), USER: ""}
+    donor = {LIB: DECORATED.format(decorator, "a, b=1"), USER: f"from sglang.lib import f\n\n{call}\n"}
+    assert brief(check(base, donor, USER)) == [("signature", USER, 3, "sglang.lib.f")]
+    assert check(donor, donor, USER) == Result((), ())
+    # Other decorators may mean another head: nothing can be told from either.
+    other = {LIB: DECORATED.format("@torch.something_else", older), USER: ""}
+    assert check(other, donor, USER) == Result((), ())
+
+
+def test_a_launcher_s_own_keywords_are_none_of_the_kernel_s(check) -> None:
+    kernel = "import triton\n\n\n@triton.jit\ndef k(a, {}): ...\n"
+    launch = "from sglang.lib import k\n\nk[(1,)](1, b=2, num_warps=4)\n"
+    donor = {LIB: kernel.format("b"), USER: launch}
+    assert check(donor, donor, USER) == Result((), ())
+    base = {LIB: kernel.format("c"), USER: ""}
+    assert [(f.kind, f.names) for f in check(base, donor, USER).findings] == [("signature", ("b",))]
+
+
+def test_a_decorated_method_of_a_base_class_is_judged_too(check) -> None:
+    method = "import torch\n\n\nclass Base:\n    @torch.no_grad()\n    def m(self{}): ...\n"
+    user = "from sglang.lib import Base\n\n\nclass Own(Base):\n    def f(self):\n        self.m(1)\n"
+    donor = {LIB: method.format(", x"), USER: user}
+    assert brief(check({LIB: method.format(""), USER: ""}, donor, USER)) == [
+        ("signature", USER, 6, "sglang.lib.Base.m")
+    ]
+    assert check(donor, donor, USER) == Result((), ())
+
+
+def test_base_code_that_calls_a_decorated_function_whose_head_changed_is_a_reverse_finding(check) -> None:
+    base = {LIB: DECORATED.format("@torch.no_grad()", "a"), USER: "from sglang.lib import f\n\nf(1)\n"}
+    donor = {LIB: DECORATED.format("@torch.no_grad()", "a, b"), USER: ""}
+    assert brief(check(base, donor, LIB)) == [("reverse", USER, 3, "sglang.lib.f")]
+    kept = {LIB: DECORATED.format("@torch.no_grad()", "a, b=1"), USER: ""}
+    assert check(base, kept, LIB) == Result((), ())
+
+
+OVERRIDE = "from sglang.lib import Base\n\n\nclass Own(Base):\n    def m(self, {}): ...\n"
+
+
+@pytest.mark.parametrize(("own", "is_broken"), [("a", True), ("a, b", False), ("*rest, **more", False)])
+def test_an_override_of_the_base_that_no_longer_fits_what_it_overrides(check, own: str, is_broken: bool) -> None:
+    lib = "class Base:\n    def m(self, {}): ...\n\n    def run(self):\n        self.m({})\n"
+    base = {LIB: lib.format("a", "1"), USER: OVERRIDE.format(own)}
+    donor = {LIB: lib.format("a, b", "1, 2"), USER: ""}
+    found = [(f.kind, f.path, f.symbol) for f in check(base, donor, LIB).findings]
+    assert (("reverse", USER, "sglang.user.Own.m") in found) is is_broken
+
+
+def test_a_second_use_of_what_the_base_already_lacks_is_new(check) -> None:
+    info = "class C:\n    a = 1\n"
+    before = "from sglang.info import C\n\n\ndef old():\n    C().q\n"
+    base = {INFO: info, USER: before}
+    donor = {INFO: info + "    q = 1\n", USER: before + "\n\ndef new():\n    C().q\n\n\ndef more():\n    C().a\n"}
+    assert brief(check(base, donor, USER)) == [("attribute-missing", USER, 9, "sglang.info.C.q")]
+
+
+def test_the_fields_of_a_message_struct_are_known(check) -> None:
+    info = "import msgspec\n\n\nclass Request(msgspec.Struct, kw_only=True):\n    a: int = 1\n"
+    use = "from sglang.info import Request\n\n\ndef f(r: Request):\n    return r.salt, r.a, r.__struct_fields__\n\n\n"
+    donor = {INFO: info + "    salt: int = 1\n", USER: use + "Request(salt=1, a=2)\n"}
+    assert brief(check({INFO: info, USER: ""}, donor, USER)) == [
+        ("attribute-missing", USER, 5, "sglang.info.Request.salt"),
+        ("signature", USER, 8, "sglang.info.Request.__init__"),
+    ]
+    assert check(donor, donor, USER) == Result((), ())
+
+
+def test_a_stub_beside_a_source_does_not_hide_it(check) -> None:
+    base = {LIB: "def f(a): ...\n", "sglang/lib.pyi": "def f(a, b=...): ...\n", USER: ""}
+    donor = {LIB: "def f(a, b=1): ...\n", USER: "from sglang.lib import f\n\nf(1, 2)\n"}
+    assert brief(check(base, donor, USER)) == [("signature", USER, 3, "sglang.lib.f")]
+
+
 def test_what_the_donor_itself_does_not_resolve_is_no_finding(check) -> None:
     user = "from sglang.lib import f\n\nf(1, 2, 3)\nf.nothing\nimport torch.nothing\nunknown_name\n"
     donor = {LIB: "def f(a): ...\n", USER: user}
@@ -356,6 +479,44 @@ def test_a_field_that_its_class_places_is_known_too(check) -> None:
 )
 def test_a_leaf_that_is_there_is_no_finding(check, read: str) -> None:
     assert check(config(ARGS), config(NEWER_ARGS, READ.format(read)), USER) == Result((), ())
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "from sglang import context\n\n\ndef f():\n    return context.get_spec().draft_dtype\n",
+        "import sglang.context as c\n\n\ndef f():\n    return c.get_spec().draft_dtype\n",
+        "from .context import get_spec\n\n\ndef f():\n    return get_spec().draft_dtype\n",
+        "from sglang.context import get_spec\n\n\ndef f():\n    s: object = get_spec()\n    return s.draft_dtype\n",
+        "from sglang.context import get_exec, get_spec\n\n\ndef f():\n    e, s = get_exec(), get_spec()\n"
+        "    s.draft_dtype\n",
+        "from sglang.context import get_spec\n\n\ndef f():\n    if (s := get_spec()):\n        return s.draft_dtype\n",
+        "from sglang.context import get_spec\n\n\ndef g(s):\n    return s\n\n\ndef f():\n    s = get_spec()\n"
+        "    s.draft_dtype\n",
+        "from sglang.context import get_spec\n\n\ndef f():\n    return getattr(get_spec(), 'draft_dtype')\n",
+        "from sglang.context import get_spec\n\n\nclass A:\n    def __init__(self):\n        self.s = get_spec()\n\n"
+        "    def f(self):\n        return self.s.draft_dtype\n",
+        "from sglang.context import get_spec\n\nS = get_spec()\n\n\ndef f():\n    return [lambda: S.draft_dtype]\n",
+    ],
+)
+def test_a_config_namespace_is_followed_through_imports_and_variables(check, user: str) -> None:
+    result = check(config(ARGS), config(NEWER_ARGS, user), USER)
+    assert [(kind, symbol) for kind, _, _, symbol in brief(result)] == [
+        ("config-leaf-missing", "get_spec().draft_dtype")
+    ]
+    assert check(config(NEWER_ARGS), config(NEWER_ARGS, user), USER) == Result((), ())
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "from sglang.context import get_spec\n\n\ndef f(s):\n    s = s or get_spec()\n    return s.steps\n",
+        "from sglang.context import get_spec\n\n\ndef f():\n    return getattr(get_spec(), 'draft_dtype', None)\n",
+        "from sglang.context import get_exec\n\n\ndef f():\n    moe = get_exec().moe\n    return moe.runner\n",
+    ],
+)
+def test_what_may_be_something_else_or_has_a_default_is_no_finding(check, user: str) -> None:
+    assert check(config(ARGS), config(NEWER_ARGS, user), USER) == Result((), ())
 
 
 def test_a_leaf_that_nothing_declares_anywhere_is_unknown(check) -> None:

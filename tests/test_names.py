@@ -72,6 +72,8 @@ LIBRARY: Files = {
     "sglang/pkg/hinted.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from x import Hint\n",
     "sglang/pkg/lazy.py": "def __getattr__(name):\n    if name == 'known':\n        return 1\n    return other(name)\n",
     "sglang/pkg/broken.py": "def (\n",
+    "sglang/pkg/told.py": 'def f():\n    """Says\n\n    global g\n    """\n    global kept\n\naway = back = 1\n'
+    "del away, back\nback = 2\n",
     "sglang/pkg/foreign.py": "from torch import *\n",
     "sglang/pkg/_core.cpython-311-x86_64-linux-gnu.so": b"\x7fELF",
     "sglang/bare/data.json": "{}",
@@ -104,6 +106,8 @@ LIBRARY: Files = {
         "from sglang.pkg import inner; inner.patched = 1; inner.patched",
         "import sglang.pkg.inner as m\ndef f(m): return m.missing",
         "from sglang.pkg.starred import *",
+        "from sglang.pkg.told import back, f, kept",
+        "import importlib; importlib.import_module('torch.nothing'); importlib.import_module(name)",
     ],
 )
 def test_what_python_would_find_is_no_finding(line: str) -> None:
@@ -117,6 +121,10 @@ def test_what_python_would_find_is_no_finding(line: str) -> None:
         ("import sglang.plain.shadowed", "module-missing", "sglang.plain.shadowed"),
         ("from sglang.gone import *", "module-missing", "sglang.gone"),
         ("from .gone import x", "module-missing", "sglang.gone"),
+        ("import importlib; importlib.import_module('sglang.gone')", "module-missing", "sglang.gone"),
+        ("from importlib import import_module; import_module('sglang.gone')", "module-missing", "sglang.gone"),
+        ("from sglang.pkg.told import g", "name-missing", "sglang.pkg.told.g"),
+        ("from sglang.pkg.told import away", "name-missing", "sglang.pkg.told.away"),
         ("from . import nothing", "name-missing", "sglang.nothing"),
         ("from sglang.pkg import hidden", "name-missing", "sglang.pkg.hidden"),
         ("from sglang.pkg.hinted import Hint", "name-missing", "sglang.pkg.hinted.Hint"),
