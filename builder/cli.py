@@ -436,6 +436,8 @@ def main() -> None:
     """Run the command line and leave with the documented exit code."""
     # Syntax trees of large files make the collector run all the time and hold no cycles: a quarter of a plan's time.
     gc.disable()
+    # Some of upstream's sources nest deeper than Python's own limit lets a walk over their syntax tree go.
+    sys.setrecursionlimit(20_000)
     # A cancelled pipeline sends this; the way out must run, as for Ctrl-C, so that no container stays.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)

@@ -13,7 +13,7 @@ from builder.guards import Hardware
 from builder.model import Tree
 from builder.modules import Modules
 from builder.symbols import UnreadableError, module_of, syntax
-from builder.uses import guards_at, shown
+from builder.uses import Guard, guards_at, shown
 
 __all__ = ["KINDS", "NOT_CHECKED", "Comparison", "Finding", "Kind", "Result", "Tree", "check", "module_of"]
 
@@ -105,6 +105,7 @@ class _Reach:
     def __init__(self, modules: Modules, hardware: Hardware) -> None:
         self._modules = modules
         self._hardware = hardware
+        self._known: dict[tuple[str, tuple[Guard, ...]], str | None] = {}
 
     def judged(self, finding: Finding) -> Finding:
         """Return the finding with its guards, and the reason why nothing gets there, if there is one."""
@@ -112,5 +113,8 @@ class _Reach:
             chain = guards_at(syntax(self._modules.read(finding.path)), finding.line)
         except UnreadableError:
             return finding
-        why = guards.unreachable(chain, finding.path, self._modules, self._hardware)
+        place = finding.path, chain
+        if place not in self._known:
+            self._known[place] = guards.unreachable(chain, finding.path, self._modules, self._hardware)
+        why = self._known[place]
         return replace(finding, guard=finding.guard or shown(chain), unreachable=why)

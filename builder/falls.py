@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from builder.findings import Finding
 from builder.modules import Modules
-from builder.symbols import UnreadableError, module_of, parse, syntax
+from builder.symbols import UnreadableError, as_bytes, module_of, parse, syntax
 from builder.uses import Use, shown, uses
 
 _IMPORT = re.compile(rb"^from ([\w.]+) import ([^(\n#]*)|^import ([\w.]+)", re.MULTILINE)
@@ -33,13 +34,21 @@ def check(new: Modules, changed: Collection[str], causes: Iterable[Finding]) -> 
 
 
 def _fails_at_import(finding: Finding, new: Modules) -> bool:
-    try:
-        tree = syntax(new.read(finding.path))
-    except UnreadableError:
-        return False
     name = finding.symbol.rpartition(".")[2] if finding.kind == "name-missing" else None
-    at = [use for use in uses(tree, finding.path, new) if use.line == finding.line and use.name in (name, None)]
-    return any(_runs_at_import(use) for use in at)
+    at = _uses_by_line(finding.path, new).get(finding.line, [])
+    return any(_runs_at_import(use) for use in at if use.name in (name, None))
+
+
+@lru_cache(maxsize=16)
+def _uses_by_line(path: str, new: Modules) -> Mapping[int, list[Use]]:
+    found: dict[int, list[Use]] = {}
+    try:
+        tree = syntax(new.read(path))
+    except UnreadableError:
+        return found
+    for use in uses(tree, path, new):
+        found.setdefault(use.line, []).append(use)
+    return found
 
 
 def _runs_at_import(use: Use) -> bool:
@@ -86,8 +95,9 @@ def _importers(wanted: frozenset[str], new: Modules) -> Iterator[tuple[str, str,
 
 def _may_import(module: str, data: bytes) -> bool:
     """Tell whether a text may import a module: by its full name, or by its last one out of the package around it."""
-    above, _, tail = module.encode().rpartition(b".")
-    return tail in data and (module.encode() in data or above + b" import" in data or b"from ." in data)
+    name = as_bytes(module)
+    above, _, tail = name.rpartition(b".")
+    return tail in data and (name in data or above + b" import" in data or b"from ." in data)
 
 
 def _further(fallen: set[str], new: Modules) -> int:

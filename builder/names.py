@@ -14,7 +14,7 @@ from typing import Literal
 
 from builder.findings import Finding, Result
 from builder.modules import Modules
-from builder.symbols import UnreadableError, module_of, syntax
+from builder.symbols import UnreadableError, as_bytes, module_of, syntax
 from builder.uses import Use, shown, uses
 
 _SIMILAR = 0.75
@@ -133,8 +133,8 @@ def _importers_of_lost(old: Modules, new: Modules, changed: Collection[str]) -> 
     lost = {module: gone for module in modules if (gone := _lost(module, old, new))}
     if not lost:
         return []
-    words = [name.encode() for gone in lost.values() for name in gone]
-    tails = [module.rpartition(".")[2].encode() for module in _with_star_importers(set(lost), new)]
+    words = [as_bytes(name) for gone in lost.values() for name in gone]
+    tails = [as_bytes(module.rpartition(".")[2]) for module in _with_star_importers(set(lost), new)]
     found = []
     for path in sorted(new.tree.paths - set(changed)):
         if module_of(path) is None or not path.startswith(f"{new.package}/"):
@@ -175,7 +175,7 @@ def _with_star_importers(modules: set[str], new: Modules) -> set[str]:
 
 
 def _hands_on(module: str, data: bytes, touched: set[str], new: Modules) -> bool:
-    if not any(name.rpartition(".")[2].encode() in data for name in touched):
+    if not any(as_bytes(name.rpartition(".")[2]) in data for name in touched):
         return False  # parsing is the slow part
     try:
         return not touched.isdisjoint(new.symbols(module).stars)
@@ -239,7 +239,7 @@ def _nearness(path: str, module: str) -> int:
 
 def _definitions_anywhere(old: Modules, names: Collection[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    wanted = {name: name.encode() for name in names}
+    wanted = {name: as_bytes(name) for name in names}
     for path in sorted(path for path in old.paths.values() if path.endswith(".py")):
         data = _text(path, old)
         for name, word in wanted.items():

@@ -72,6 +72,11 @@ def module_of(path: str) -> str | None:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def as_bytes(name: str) -> bytes:
+    """Return a name as it stands in a source; one from a path may hold bytes that are no text."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 def path_candidates(module: str) -> tuple[str, str]:
     """Return the paths a module may have, in the order in which Python looks for them."""
     stem = module.replace(".", "/")

@@ -7,6 +7,7 @@ configuration files that lie around, or on the environment. So it is kept by a d
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tokenize
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -175,7 +177,7 @@ class Pyrefly:
         for path in blobs:
             place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(_source(tree, path))
+            place.write_bytes(_as_utf8(_source(tree, path)))
 
     @cached_property
     def _program(self) -> str:
@@ -253,6 +255,17 @@ def _source(tree: Tree, path: str) -> bytes:
     if data is None:
         raise InputError(path, "is not there")
     return data
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Return a source in the one coding that the checker reads; Python reads the one that the source names."""
+    if data.isascii():
+        return data
+    try:
+        coding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(coding).encode()
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return data  # Python cannot read it either, which is said by another rule
 
 
 def _relative(path: str, root: Path) -> str:

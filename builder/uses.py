@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from builder.modules import Modules
 from builder.symbols import UnreadableError, absolute
@@ -208,11 +209,15 @@ def _is_bound(modules: Modules, module: str | None, name: str) -> bool:
 
 def guards_at(tree: ast.Module, line: int) -> tuple[Guard, ...]:
     """Return what stands around the innermost statement that covers a line; nothing where none does."""
-    found: tuple[Guard, ...] = ()
+    return _guards_by_line(tree).get(line, ())
+
+
+@lru_cache(maxsize=24)
+def _guards_by_line(tree: ast.Module) -> Mapping[int, tuple[Guard, ...]]:
+    found: dict[int, tuple[Guard, ...]] = {}
     for node, guards in _guarded(tree.body, ()):  # an inner statement comes after the one around it
         first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
-        if first <= line <= (node.end_lineno or node.lineno):
-            found = guards
+        found.update(dict.fromkeys(range(first, (node.end_lineno or node.lineno) + 1), guards))
     return found
 
 

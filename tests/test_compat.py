@@ -527,6 +527,23 @@ def test_a_leaf_that_nothing_declares_anywhere_is_unknown(check) -> None:
     )
 
 
+# -- what strangers write ----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_findings_are_all_told(check) -> None:
+    lines = [f"from sglang.lib import n{number}" for number in range(1000)]
+    donor = {LIB: "".join(f"n{number} = 1\n" for number in range(1000)), USER: "\n".join(lines) + "\n"}
+    assert len(check({LIB: "", USER: ""}, donor, USER).findings) == 1000
+
+
+def test_a_name_that_is_no_text_is_judged_like_any_other(tmp_path: Path) -> None:
+    path = "sglang/\udcfe.py"
+    base = tree({LIB: "", USER: ""})
+    after = base.overlaid({path: b"from sglang.lib import gone\n"})
+    result = compat.check(Comparison(base, after, frozenset({path})), Pyrefly(tmp_path / "cache"))
+    assert [(f.kind, f.path, f.symbol) for f in result.findings] == [("name-missing", path, "sglang.lib.gone")]
+
+
 # -- a checker that did not run ----------------------------------------------------------------------------------------
 
 

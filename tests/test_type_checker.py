@@ -102,6 +102,13 @@ def test_a_cache_behind_a_link_or_a_relative_path_makes_no_difference(tmp_path, 
     assert kinds(Pyrefly(Path("link/cache")).check(tree(FILES), "sglang")) == KINDS
 
 
+def test_a_source_in_another_coding_is_read_as_python_reads_it(checker: Pyrefly) -> None:
+    data = {path: text.encode() for path, text in FILES.items()}
+    data["sglang/user.py"] = b"# -*- coding: latin-1 -*-\n# \xe9\n" + data["sglang/user.py"]
+    found = checker.check(Tree(frozenset(data), data.get), "sglang")
+    assert kinds(found) == {(kind, line + 2) for kind, line in KINDS}
+
+
 def test_a_file_whose_text_is_not_at_hand_is_left_out(checker: Pyrefly) -> None:
     def read(path: str) -> bytes | None:
         if path == "sglang/link.py":
