@@ -26,10 +26,11 @@ from typing import Any, Final
 import docker
 from docker.errors import ImageNotFound
 
-from tests.lab import bases, cache, checkpoints, daemon, host, images, torch_base
+from builder.model import Oid
+from tests.lab import bases, cache, checkpoints, daemon, host, images, torch_base, wheels
 from tests.lab.git_history import Repository
 from tests.lab.registry_server import HUB_REPOSITORY, Registry, registry
-from tests.lab.upstream_repo import PULL_REQUEST, upstream_repository
+from tests.lab.upstream_repo import PULL_REQUEST, PULL_REQUEST_FILES, upstream_repository
 
 _HERE: Final = Path(__file__).parent
 _BASE: Final = "qwen38-27b"
@@ -78,7 +79,8 @@ class Demo:
 
     def overlay(self, *arguments: str) -> tuple[int, Document]:
         """Run `overlay` and return its exit code and document; its talk goes to the terminal."""
-        command = [*arguments, *self.settings]
+        # What the step itself says comes last, and counts.
+        command = [arguments[0], *self.settings, *arguments[1:]]
         print(f"  $ overlay {shlex.join(arguments)}", flush=True)
         argv = [str(Path(sys.executable).with_name("overlay")), *command, "--json"]
         done = subprocess.run(argv, env=dict(self.environment), cwd=self.scratch, stdout=subprocess.PIPE, check=False)
@@ -128,6 +130,8 @@ def _prepare_and_run(engine: docker.DockerClient, is_quick: bool) -> Demo:
 
 def _run(demo: Demo, base: Served) -> None:
     draft = checkpoints.write_draft(demo.scratch / "draft")
+    if not demo.is_quick:
+        _derive(demo)
     _plan(demo)
     built = _build(demo, draft)
     image = (built.get("image") or {}).get("id")
@@ -218,6 +222,53 @@ def _take_back(engine: docker.DockerClient, served: Served, hub: Registry) -> No
 
 
 # -- steps ---------------------------------------------------------------------------------
+
+
+_LACKS: Final = (
+    "spec_utils.sample_simulated_acc_len",
+    "logprob_processor.compute_spec_logprobs",
+    "lora.layers.unwrap_lora_layer",
+    "runtime_context.mamba_track_grid",
+    "speculative.spec_tp_sync",
+    "kv_cache_dtype.configure_kv_cache_dtype",
+    "DFlashDraftInputV2.nxt_kv_lens_cpu",
+    "get_spec().speculative_draft_kv_cache_dtype",
+)
+
+
+def _derive(demo: Demo) -> None:
+    """Show what the five files lack on this base when they are copied whole, as hand-made overlays do."""
+    root = wheels.tree("0.5.17")
+    shelf = demo.scratch / "copies"
+    for name in ("overlays", "images", "patches"):
+        (shelf / name).mkdir(parents=True)
+    rules = "".join(_copied(path, root) for path in PULL_REQUEST_FILES)
+    definition = f'title = "Whole copies"\npull-requests = [{PULL_REQUEST}]\n{rules}'
+    (shelf / "overlays/copies.toml").write_text(definition)
+    with demo.step("Derive: what the five files, copied whole, would lack on 0.5.17, and what settles it"):
+        words = ("--base", f"dir:{root}", "--overlay", "copies", "--catalogue", str(shelf))
+        _, plan = demo.overlay("plan", *words)
+        _, adapted = demo.overlay("adapt", *words)
+    for finding in plan.get("findings", []):
+        print(f"  {finding['kind']:20} {finding['path']}:{finding['line']}  {finding['symbol']}")
+    for proposal in adapted.get("proposals", []):
+        print(f"  {'proposed' if proposal['accepted'] else 'offered':9} {proposal['id']}: {proposal['title'][:100]}")
+    symbols = [finding["symbol"] for finding in plan.get("findings", [])]
+    found = [lack for lack in _LACKS if any(symbol.endswith(lack) for symbol in symbols)]
+    demo.promise(f"{len(_LACKS)} forward breaks are derived, of every kind", found == list(_LACKS))
+    fallen = {finding["path"] for finding in plan.get("findings", []) if finding["kind"] == "reverse"}
+    demo.promise("DSpark and the scheduler are said to go down with them", {*_FALLEN} <= fallen)
+    left = adapted.get("needed_a_person")
+    demo.promise("all but three are settled by proposals; three need a person", left == 3)
+
+
+_FALLEN: Final = ("sglang/srt/models/dspark.py", "sglang/srt/managers/scheduler.py")
+
+
+def _copied(path: str, root: Path) -> str:
+    blob = Oid.of_blob((root / path).read_bytes())
+    accept = f'[{{ base-blob = "{blob}", reason = "the demo shows what is wrong with it" }}]'
+    return f'[[file]]\npath = "{path}"\nstrategy = "copy"\nreason = "as people do by hand"\naccept = {accept}\n'
 
 
 def _plan(demo: Demo) -> None:
