@@ -9,7 +9,15 @@ from typing import Final, Literal, TypeVar
 Status = Literal["break", "tolerated", "fits", "own-fault", "undecidable"]
 
 KINDS: Final = ("module-missing", "name-missing", "signature", "attribute-missing", "config-leaf-missing", "reverse")
-_LENIENT: Final = ("tolerant", "TYPE_CHECKING")
+_BROAD: Final = frozenset({"Exception", "BaseException"})
+_READY: Final = {
+    "module-missing": frozenset({"ImportError", "ModuleNotFoundError"}) | _BROAD,
+    "name-missing": frozenset({"ImportError", "AttributeError"}) | _BROAD,
+    "attribute-missing": frozenset({"AttributeError"}),
+    "config-leaf-missing": frozenset({"AttributeError"}),
+    "signature": frozenset({"TypeError"}),
+}
+"""What a file catches that is ready for a break of this kind. A broad `except` around work only hides that it fails."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Use:
 
     @property
     def runs_at_import(self) -> bool:
-        return not any(guard.startswith("def ") for guard in self.guards) and not set(_LENIENT) & set(self.guards)
+        return not any(guard.startswith("def ") for guard in self.guards) and not _is_ready(self.what, self.guards)
 
     @property
     def is_conditional(self) -> bool:
@@ -138,7 +146,12 @@ def falls(uses: Sequence[Use], path: str, module: str, importer: Sequence[Record
 
 
 def _break(record: Record) -> Status:
-    return "tolerated" if set(_LENIENT) & set(_strings(record["guards"])) else "break"
+    return "tolerated" if _is_ready(str(record["kind"]), _strings(record["guards"])) else "break"
+
+
+def _is_ready(kind: str, guards: Iterable[str]) -> bool:
+    caught = {name for guard in guards if guard.startswith("catches ") for name in guard.split()[1:]}
+    return "TYPE_CHECKING" in guards or not _READY[kind].isdisjoint(caught)
 
 
 def _use(record: Record, path: str, status: Status, kind: str = "") -> Use:

@@ -12,6 +12,7 @@ from builder.build import Doors, Prepared, Request
 from builder.catalogue import Catalogue, Overlay
 from builder.definition_file import created, edited
 from builder.errors import InputError
+from builder.plan import Plan
 from builder.proposals import CarryOver, Draft, Proposal, holds, unique
 from builder.records import AdaptDocument, FindingRecord, LeftRecord, PlaceRecord, ProposalRecord
 from builder.search import Adaptation, Search
@@ -47,6 +48,7 @@ def document(made: Adaptation) -> AdaptDocument:
         notes=made.notes,
         overlay=plans.overlay_record(made.plan.overlay),
         base=plans.base_record(made.plan),
+        blocked=tuple(_blocked(made.plan)),
         proposals=tuple(
             _record(proposal, is_taken=index < len(made.taken))
             for index, proposal in enumerate(unique((*made.taken, *made.offered)))
@@ -63,6 +65,18 @@ def document(made: Adaptation) -> AdaptDocument:
         needed_a_person=made.needed_a_person,
         written=made.written,
     )
+
+
+def _blocked(plan: Plan) -> Iterator[str]:
+    """Say what refuses the plan before its findings count."""
+    for result in plan.conflicts:
+        yield f"{result.path}: {result.state}: {result.reason}".rstrip(": ")
+    for entry in plan.found.carried:
+        if entry.outcome == "rejected":
+            yield f"{entry.path}: carry rejected: {entry.fact}"
+    for patch, outcome in plan.found.patches:
+        if outcome.outcome == "rejected":
+            yield f"{patch.id}: patch rejected: {outcome.reason or outcome.fact}"
 
 
 def _record(proposal: Proposal, *, is_taken: bool) -> ProposalRecord:

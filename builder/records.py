@@ -417,6 +417,8 @@ class AdaptDocument(Document):
     schema_: Annotated[str, Field(alias="schema")] = "overlay.adapt/1"
     overlay: OverlayRecord | None = None
     base: BaseRecord | None = None
+    blocked: tuple[str, ...] = ()
+    """What refuses before anything can be proposed: conflicts, and carries or patches that are rejected."""
     proposals: tuple[ProposalRecord, ...] = ()
     left: tuple[LeftRecord, ...] = ()
     not_checked: tuple[str, ...] = ()

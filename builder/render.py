@@ -45,6 +45,7 @@ def adapt(document: records.AdaptDocument) -> RenderableType:
     parts: list[RenderableType] = [_notes(document.notes)]
     if document.base is not None:
         parts.append(_base(document.base))
+    parts += [Text(f"  blocked  {entry}", style=_ALARM) for entry in document.blocked]
     for proposal in document.proposals:
         parts += _proposal(proposal)
     if document.left:

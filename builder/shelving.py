@@ -14,6 +14,9 @@ from builder.catalogue import Catalogue, Overlay
 from builder.errors import InputError, OverlayError, Refused, Unavailable
 from builder.records import write_atomic
 
+_LONGEST_NAME = 100
+_LAST_NUMBER = 9999
+
 
 @dataclass(frozen=True)
 class Target:
@@ -27,10 +30,13 @@ class Target:
 
 def find_target(shelf: Catalogue, overlay: Overlay, title: str, name: str | None, *, is_writing: bool) -> Target:
     """Return the definition to write; refuse before any long work what could not be written in the end."""
-    name = name or overlay.name
+    name = overlay.name if name is None else name
     path = shelf.folder / "overlays" / f"{name}.toml"
-    if not catalogue.is_name(name):
-        raise InputError("--name", f"{name!r} is no name: lower-case letters, digits and single dots or dashes")
+    if not catalogue.is_name(name) or len(name) > _LONGEST_NAME:
+        message = (
+            f"{name[:80]!r} is no name: lower-case letters, digits and single dots or dashes, {_LONGEST_NAME} at most"
+        )
+        raise InputError("--name", message, hint="for example --name dflash2")
     if not overlay.is_bare and name != overlay.name:
         raise InputError("--name", f"the definition {overlay.name} is edited in place", hint="leave --name out")
     if is_writing:
@@ -64,6 +70,9 @@ def patch_id(shelf: Catalogue, topic: str, slug: str, text: bytes, known: Collec
             return f"{topic}/{stem}"
     stems = [*there, *(name.partition("/")[2] for name in known if name.startswith(f"{topic}/"))]
     number = max((int(stem[:4]) for stem in stems if stem[:4].isdigit()), default=0) + 1
+    if number > _LAST_NUMBER:
+        message = f"the numbers of patches/{topic}/ are used up: the last one is {number - 1}"
+        raise InputError(f"patches/{topic}", message, hint="give the patches there lower numbers")
     return f"{topic}/{number:04d}-{slug}"
 
 
@@ -85,7 +94,8 @@ def write(target: Target, text: str, texts: Mapping[str, bytes], shelf: Catalogu
         write_atomic(target.path, text.encode("utf-8"))
     except BaseException as error:
         for path in written:
-            path.unlink(missing_ok=True)
+            if not _is_named(path, target, shelf):
+                path.unlink(missing_ok=True)
         for place in reversed(made):
             with contextlib.suppress(OSError):
                 place.rmdir()
@@ -93,6 +103,15 @@ def write(target: Target, text: str, texts: Mapping[str, bytes], shelf: Catalogu
             raise _unwritable(error, shelf) from None
         raise
     return tuple(path.relative_to(shelf.folder).as_posix() for path in (*written, target.path))
+
+
+def _is_named(path: Path, target: Target, shelf: Catalogue) -> bool:
+    """Tell whether a definition that somebody else wrote meanwhile lists this patch: then it is theirs as well."""
+    name = path.relative_to(shelf.folder / "patches").with_suffix("").as_posix()
+    try:
+        return name.encode() in target.path.read_bytes()
+    except OSError:
+        return False
 
 
 def _create(path: Path, data: bytes) -> None:

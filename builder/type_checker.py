@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -77,19 +78,59 @@ def __getattr__(name: str) -> Any: ...
 }
 """What is told of other packages: that a struct has the fields it declares. All the rest of them may be anything."""
 
-_FORM = "2"
+_CANARY = "overlay_canary"
+_FAULTS = """\
+from overlay_canary.lib import Box, Own, absent, f, told
+import overlay_canary.nowhere
+
+f(1, three=3)
+f()
+f(1, 2)
+told(2.5)
+Box().sise
+nothing
+"""
+_SOUND = """\
+from typing import overload
+from abc import ABC, abstractmethod
+
+def f(one, *, two=2):
+    return one
+
+@overload
+def told(a: int) -> int: ...
+@overload
+def told(a: str) -> str: ...
+def told(a):
+    return a
+
+class Box:
+    size = 1
+    def m(self, a): ...
+
+class Own(Box):
+    def m(self): ...
+"""
+_PROVES = frozenset(KINDS) - {"bad-instantiation", "unexpected-positional-argument"}
+"""Kinds that the faults above must show in every answer: a checker that is silent on them is silent on all."""
+
+_FORM = "3"
 """Changes with the form of what is kept."""
 
 _STALE_SECONDS = 24 * 3600
 
 _LAUNCHER = """\
-import os, resource, sys
+import ctypes, os, resource, signal, sys
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+except (AttributeError, OSError):
+    pass
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Bounds the child's memory from inside, where no lock of ours can be held."""
+"""Bounds the child's memory from inside, where no lock of ours can be held; and lets it end with us, however we end."""
 
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR")
 
@@ -109,7 +150,7 @@ class Pyrefly:
         if not self._version:
             done = self._run([self._program, "--version"], cwd=None)
             word = done.stdout.strip().removeprefix("pyrefly ")
-            if done.returncode != 0 or not word:
+            if done.returncode != 0 or not re.fullmatch(r"\d+(\.\w+)+", word):
                 raise self._failed(f"exited {done.returncode} when asked for its version", done.stderr)
             self._version = word
         return self._version
@@ -124,7 +165,7 @@ class Pyrefly:
         if not wanted:
             return ()
         kept = self._cache / "answers" / f"{self._key(blobs, None if files is None else wanted)}.json"
-        if (known := _read(kept)) is not None:
+        if (known := _read(kept, blobs)) is not None:
             return known
         try:
             found = self._ask(tree, blobs, [package] if files is None else wanted)
@@ -147,31 +188,38 @@ class Pyrefly:
             folder = Path(name).resolve()  # it names files by their real paths
             root = folder / "tree"
             self._write_out(tree, blobs, root)
-            for path, text in _STUBS.items():
-                (folder / "stubs" / path).parent.mkdir(parents=True)
-                (folder / "stubs" / path).write_text(text)
+            texts = {f"stubs/{path}": text for path, text in _STUBS.items()}
+            texts |= {f"tree/{_CANARY}/lib.py": _SOUND, f"tree/{_CANARY}/user.py": _FAULTS}
+            for path, text in texts.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text)
             settings = folder / "pyrefly.toml"
             settings.write_text(_SETTINGS)
             answer = folder / "answer.json"
             options = ["--config", str(settings), "--output", f"json:{answer}", "--progress-bar", "no"]
             options += [word for kind in KINDS for word in ("--only", kind)]
-            done = self._run([self._program, "check", *options, "--", *targets], cwd=root)
+            done = self._run([self._program, "check", *options, "--", *targets, _CANARY], cwd=root)
             # It exits 1 when it found something; what it wrote decides.
             if done.returncode not in (0, 1):
                 raise self._failed(_end(done.returncode), done.stderr or done.stdout)
-            return self._answer(answer, root, done.stderr)
+            found = self._answer(answer, root, done.stderr)
+            if lacking := _PROVES - {c.kind for c in found if c.path.startswith(f"{_CANARY}/")}:
+                raise self._failed(f"does not find the faults it is shown: {', '.join(sorted(lacking))}", done.stderr)
+            return tuple(complaint for complaint in found if complaint.path in blobs)
 
     def _answer(self, path: Path, root: Path, said: str) -> tuple[Complaint, ...]:
         try:
             errors: list[dict[str, Any]] = json.loads(path.read_bytes())["errors"]
-            found = {
-                Complaint(e["name"], _relative(e["path"], root), int(e["line"]), str(e["concise_description"]))
+            found = [
+                Complaint(
+                    str(e["name"]), _relative(str(e["path"]), root), int(e["line"]), str(e["concise_description"])
+                )
                 for e in errors
                 if e["name"] in KINDS
-            }
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            ]
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise self._failed(f"gave no answer that can be read ({type(error).__name__})", said) from None
-        return tuple(sorted(found, key=lambda c: (c.path, c.line, c.kind, c.message)))
+        return tuple(sorted(set(found), key=lambda c: (c.path, c.line, c.kind, c.message)))
 
     def _write_out(self, tree: Tree, blobs: dict[str, Oid], root: Path) -> None:
         for path in blobs:
@@ -272,12 +320,21 @@ def _relative(path: str, root: Path) -> str:
     return Path(os.path.relpath(root / path, root)).as_posix()
 
 
-def _read(path: Path) -> tuple[Complaint, ...] | None:
-    """Return a kept answer; None where there is none that can be read."""
+def _read(path: Path, blobs: Collection[str]) -> tuple[Complaint, ...] | None:
+    """Return a kept answer; None where there is none that can be read whole, and it is asked for anew."""
     try:
-        return tuple(Complaint(str(k), str(p), int(line), str(m)) for k, p, line, m in json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        entries = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
+    if not isinstance(entries, list) or not all(_is_complaint(entry, blobs) for entry in entries):
+        return None
+    return tuple(Complaint(*entry) for entry in entries)
+
+
+def _is_complaint(entry: object, blobs: Collection[str]) -> bool:
+    if not isinstance(entry, list) or [type(value) for value in entry] != [str, str, int, str]:
+        return False
+    return entry[0] in KINDS and entry[1] in blobs
 
 
 def _end(status: int) -> str:

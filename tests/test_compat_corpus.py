@@ -189,6 +189,15 @@ def test_what_a_file_is_ready_for_is_tolerated_and_what_its_release_lacks_is_its
     }
 
 
+def test_a_broad_except_around_work_is_no_readiness(judged):
+    broad = "from sglang.srt.lib import Info\ndef f(i: Info):\n    try:\n        i.new\n    except {}:\n        pass\n"
+    newer = LIB.replace("size: int", "size: int\n    new: int")
+    for caught, expected in (("Exception", "break"), ("AttributeError", "tolerated")):
+        user = broad.format(caught)
+        uses = corpus_figures.forward(PAIR.path, judged(LIB, user), judged(newer, user))
+        assert [u.status for u in uses if u.kind == "attribute-missing"] == [expected]
+
+
 def test_what_an_overlay_takes_away_is_a_reverse_break_of_its_importers(judged):
     older = judged(LIB, USER)
     newer = judged(LIB.replace("def run(self, a)", "def run(self)"), USER)

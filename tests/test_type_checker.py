@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,11 +89,91 @@ def test_what_is_installed_here_says_nothing_of_the_tree(checker: Pyrefly) -> No
 def test_an_answer_is_kept_and_only_for_the_same_files(checker: Pyrefly, tmp_path: Path) -> None:
     first = checker.check(tree(FILES), "sglang")
     (kept,) = (tmp_path / "cache" / "answers").iterdir()
-    kept.write_text('[["kept", "sglang/user.py", 1, "from the cache"]]')
-    assert checker.check(tree(FILES), "sglang") == (Complaint("kept", "sglang/user.py", 1, "from the cache"),)
+    kept.write_text('[["unknown-name", "sglang/user.py", 1, "from the cache"]]')
+    assert checker.check(tree(FILES), "sglang") == (Complaint("unknown-name", "sglang/user.py", 1, "from the cache"),)
     assert checker.check(tree({**FILES, "sglang/other.py": ""}), "sglang") == first
-    kept.write_text("[[")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[",
+        "{}",
+        '""',
+        "null",
+        '["abcd"]',
+        '[["unknown-name", "sglang/user.py", 1e999, "x"]]',
+        '[["unknown-name", "../../outside.py", 1, "x"]]',
+        '[["whatever", "sglang/user.py", 1, "x"]]',
+        "[" * 200_000,
+    ],
+)
+def test_a_kept_answer_that_is_none_is_asked_for_anew(checker: Pyrefly, tmp_path: Path, text: str) -> None:
+    first = checker.check(tree(FILES), "sglang")
+    (kept,) = (tmp_path / "cache" / "answers").iterdir()
+    kept.write_text(text)
     assert checker.check(tree(FILES), "sglang") == first
+
+
+IMPOSTOR = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo "{version}"; exit 0; fi
+for word in "$@"; do case "$word" in json:*) printf '%s' '{answer}' > "${{word#json:}}";; esac; done
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "end", "says"),
+    [
+        ("pyrefly 9.9.9", '{"errors": []}', "exit 0", "does not find the faults it is shown: bad-argument-count"),
+        ("pyrefly 9.9.9", '{"errors": [{"name": "unknown-name"}]}', "exit 1", "gave no answer that can be read"),
+        ("pyrefly 9.9.9", "[" * 100, "exit 1", "gave no answer that can be read"),
+        ("pyrefly 9.9.9", "", "echo its last words >&2; exit 7", "exited 7"),
+        ("hello", "", "exit 0", "when asked for its version"),
+    ],
+)
+def test_a_checker_that_is_silent_or_says_something_else_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, answer: str, end: str, says: str
+) -> None:
+    program = tmp_path / "scripts" / "pyrefly"
+    program.parent.mkdir()
+    program.write_text(IMPOSTOR.format(version=version, answer=answer, end=end))
+    program.chmod(0o755)
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(program.parent))
+    with pytest.raises(Unavailable, match=says):
+        Pyrefly(tmp_path / "cache").check(tree(FILES), "sglang")
+    assert not list((tmp_path / "cache").glob("answers/*"))
+
+
+def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = tmp_path / "scripts" / "pyrefly"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = --version ]; then echo pyrefly 1.0; exit 0; fi\necho $$ > "$PWD/../pid"\nsleep 300\n'
+    )
+    program.chmod(0o755)
+    source = (
+        "import sysconfig\nfrom pathlib import Path\nfrom builder.model import Tree\n"
+        f"sysconfig.get_path = lambda _name: {str(program.parent)!r}\n"
+        "from builder.type_checker import Pyrefly\n"
+        "tree = Tree(frozenset({'sglang/a.py'}), lambda _path: b'')\n"
+        f"Pyrefly(Path({str(tmp_path / 'cache')!r})).check(tree, 'sglang')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with subprocess.Popen([sys.executable, "-c", source], env=environment) as parent:
+        pid = _waited_for(lambda: next((tmp_path / "cache").glob("runs/*/pid"), None))
+        parent.kill()
+    number = int(pid.read_text())
+    _waited_for(lambda: not Path(f"/proc/{number}").exists() or "Z" in Path(f"/proc/{number}/stat").read_text())
+
+
+def _waited_for(found: Callable[[], object]) -> Any:
+    for _ in range(600):
+        if answer := found():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
 
 
 def test_a_cache_behind_a_link_or_a_relative_path_makes_no_difference(tmp_path, monkeypatch) -> None:

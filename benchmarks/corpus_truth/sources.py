@@ -11,7 +11,6 @@ from typing import Literal
 Kind = Literal["module", "class", "function"]
 Bound = Literal["import", "from", "def", "class", "argument", "value", "annotated", "other"]
 
-_TOLERANT = {"", "ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
 _EMPTY = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.Del, ast.Pass, ast.Break, ast.Continue})
 _NOTED = frozenset({ast.Attribute, ast.Call})
 _PLAIN = _NOTED | {
@@ -212,7 +211,7 @@ class Source:
 
     def _try(self, node: ast.Try | ast.TryStar, scope: Scope, guards: tuple[str, ...]) -> None:
         caught = {name for handler in node.handlers for name in _caught(handler)}
-        inner = (*guards, "tolerant") if caught & _TOLERANT else guards
+        inner = (*guards, f"catches {' '.join(sorted(caught))}") if caught else guards
         self._visit_all(node.body, scope, inner)
         for handler in node.handlers:
             if handler.name:
@@ -320,7 +319,7 @@ def _outside(node: ast.arguments) -> list[ast.AST | None]:
 
 def _caught(handler: ast.ExceptHandler) -> set[str]:
     if handler.type is None:
-        return {""}
+        return {"BaseException"}
     parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return {ast.unparse(part).rpartition(".")[2] for part in parts}
 
