@@ -140,6 +140,8 @@ class _File:
                 module, wanted = self._imports[name]
             case ast.Attribute(value=ast.Name(id=root), attr=wanted) if root in self._imports:
                 module = ".".join(filter(None, self._imports[root]))
+            case ast.Attribute(value=ast.Attribute() as inner, attr=wanted) if self._modules.owns(dotted(inner)[0]):
+                module = ".".join(dotted(inner))
             case _:
                 return None
         if not wanted or not self._modules.has(module):

@@ -79,7 +79,7 @@ def _leaf(path: str, read: Read, new: Modules, donor: Modules) -> Finding | str 
     if there == "" or read.chain[0] in _set_by_hand(new):
         return None
     shown = ".".join((f"{read.accessor}()", *read.chain))
-    if (place := theirs.get(f"{read.namespace}.{there}")) is None:
+    if (place := theirs.get(f"{read.namespace}.{there}") or _set_by_hand(donor).get(read.chain[0])) is None:
         return f"{path}:{read.line} reads {shown}: no config field says that it belongs to {read.namespace}"
     name = there.rpartition(".")[2]
     elsewhere = [f"{key} ({at})" for key, at in sorted(ours.items()) if key.rpartition(".")[2] == name]
@@ -133,6 +133,8 @@ def _leaves_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
     values += [n.value for n in node.body if isinstance(n, ast.AnnAssign) and n.value and _target(n) == _CLASS_MARKER]
     of_class = _text(values[0]) if values else ""
     for statement in node.body:
+        if of_class and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+            yield f"{of_class}.{_text_target(statement)}", statement.lineno  # computed: `name = Derived(...)`
         if isinstance(statement, ast.AnnAssign) and (name := _target(statement)):
             own = [call for call in ast.walk(statement.annotation) if isinstance(call, ast.Call)]
             marks = [_text(call.args[0]) for call in own if getattr(call.func, "id", "") == _MARKER and call.args]
@@ -141,17 +143,19 @@ def _leaves_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
 
 
 @lru_cache(maxsize=8)
-def _set_by_hand(modules: Modules) -> frozenset[str]:
-    """Return what some statement sets by name (`bag._set("leaf", value)`), and the methods of what does so."""
-    found = set()
-    for path in modules.paths.values():
+def _set_by_hand(modules: Modules) -> Mapping[str, str]:
+    """Return where a statement sets what by name (`bag._set("leaf", value)`), and the methods of what does so."""
+    found: dict[str, str] = {}
+    for path in sorted(path for path in modules.paths.values() if path.endswith(".py")):
         try:
-            data = modules.read(path) if path.endswith(".py") else b""
+            data = modules.read(path)
         except UnreadableError:
             continue
         if b"._set(" in data or b".config_bag(" in data:
-            found |= {(one or other).decode() for one, other in _SET_BY_HAND.findall(data)}
-    return frozenset(found)
+            for match in _SET_BY_HAND.finditer(data):
+                line = data.count(b"\n", 0, match.start()) + 1
+                found.setdefault((match[1] or match[2]).decode(), f"{path}:{line}")
+    return found
 
 
 def _text(node: ast.expr) -> str:

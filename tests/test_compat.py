@@ -474,6 +474,20 @@ def test_a_field_that_its_class_places_is_known_too(check) -> None:
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        "\n\nclass SpecFields:\n    _NS_PATH = 'spec'\n    draft_dtype = Derived(fn='x')\n",
+        "\n\ndef publish(bag):\n    bag._set('draft_dtype', 1)\n".replace("'", '"'),
+    ],
+)
+def test_a_leaf_that_the_donor_computes_or_sets_is_missing_too(check, more: str) -> None:
+    user = READ.format("get_spec().draft_dtype")
+    (finding,) = check(config(ARGS), config(ARGS + more, user), USER).findings
+    assert (finding.kind, finding.symbol) == ("config-leaf-missing", "get_spec().draft_dtype")
+    assert check(config(ARGS + more), config(ARGS + more, user), USER) == Result((), ())
+
+
+@pytest.mark.parametrize(
     "read",
     ["get_spec().steps", "get_exec().moe.runner", "get_exec().moe", "spec.steps.bit_length()", "get_spec().override()"],
 )
@@ -487,6 +501,7 @@ def test_a_leaf_that_is_there_is_no_finding(check, read: str) -> None:
         "from sglang import context\n\n\ndef f():\n    return context.get_spec().draft_dtype\n",
         "import sglang.context as c\n\n\ndef f():\n    return c.get_spec().draft_dtype\n",
         "from .context import get_spec\n\n\ndef f():\n    return get_spec().draft_dtype\n",
+        "import sglang.context\n\n\ndef f():\n    return sglang.context.get_spec().draft_dtype\n",
         "from sglang.context import get_spec\n\n\ndef f():\n    s: object = get_spec()\n    return s.draft_dtype\n",
         "from sglang.context import get_exec, get_spec\n\n\ndef f():\n    e, s = get_exec(), get_spec()\n"
         "    s.draft_dtype\n",
