@@ -129,8 +129,15 @@ class _Resolver:
         if not name or not self._modules.has(module):
             return None
         answer = self._modules.look_up(module, name)
-        found = _functions(_bytes(answer.path, self._modules)).get(answer.line) if answer.state == "defined" else None
+        found = self._decorated(answer.path, answer.line) if answer.state == "defined" else None
         return _Target(f"{module_of(answer.path)}.{found.name}", answer.path, found) if found else None
+
+    def _decorated(self, path: str, line: int) -> Function | None:
+        """Return the decorated function whose `def` stands in a line; a file is parsed only where there is one."""
+        data = _bytes(path, self._modules)
+        above = _lines(data)[line - 2 : line - 1]
+        is_decorated = bool(above) and above[0].strip()[:1] in (b"@", b")", b"#")
+        return _functions(data).get(line) if is_decorated else None
 
     def _method(self, owner: str, method: str) -> _Target | None:
         own = self._classes.at(self._path, owner)
@@ -140,8 +147,13 @@ class _Resolver:
         return self._in_class(giver, method)
 
     def _in_class(self, giver: Class, method: str) -> _Target | None:
-        found = _functions(_bytes(giver.path, self._modules)).get(giver.members[method])
+        found = self._decorated(giver.path, giver.members[method])
         return _Target(f"{giver.symbol}.{method}", giver.path, found, bound=1) if found else None
+
+
+@lru_cache(maxsize=64)
+def _lines(data: bytes) -> list[bytes]:
+    return data.split(b"\n")
 
 
 @lru_cache(maxsize=128)
