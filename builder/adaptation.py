@@ -38,7 +38,8 @@ def run(request: Request, wish: Wish, shelf: Catalogue, doors: Doors) -> Adaptat
         return found
     text = _definition(found, prepared, target)
     written = shelving.write(target, text, found.texts, shelf)
-    return replace(found, written=written, notes=(*found.notes, *_lock_notes(found, target, shelf)))
+    notes = (*found.notes, *_lock_notes(found, target, shelf), *_base_notes(prepared, target))
+    return replace(found, written=written, notes=notes)
 
 
 def document(made: Adaptation) -> AdaptDocument:
@@ -129,6 +130,14 @@ def _lacking(change: object) -> Iterator[str]:
         yield f"not defines {change.path} {change.symbols[-1]}" if change.symbols else f"not exists {change.path}"
     elif isinstance(change, Draft):
         yield from (term for term in change.terms if term.startswith(("not defines", "not exists")))
+
+
+def _base_notes(prepared: Prepared, target: Target) -> tuple[str, ...]:
+    """Say that a definition which is for any base was adapted to one."""
+    if prepared.overlay.is_bare or prepared.overlay.bases:
+        return ()
+    what = f"overlays/{target.name}.toml has no 'bases', so it is used on every base, and it was adapted to this one"
+    return (f"{what}: add bases = [...] with what it was reviewed for",)
 
 
 def _lock_notes(found: Adaptation, target: Target, shelf: Catalogue) -> tuple[str, ...]:

@@ -54,8 +54,8 @@ from builder.plan import Edit, Findings, Plan
 from builder.records import PROJECT, Lock, Report, Tool, canonical, write_atomic
 from builder.suggest import did_you_mean
 
-_PLACE = re.compile(r" \(([^()]+):\d+\)$")
-"""The path in what a finding says a tree has: `name (path:line)`."""
+_PLACE = re.compile(r" \(([^()]+):(\d+)\)$")
+"""The path and line in what a finding says a tree has: `name (path:line)`."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,9 @@ def prepare(request: Request, shelf: Catalogue, doors: Doors) -> Prepared:
     """Run steps 1 to 4: choose the definition, resolve base and pull requests, read the base's tree."""
     named = bases.named(request.base, shelf)
     alias = named[1].alias if isinstance(named, tuple) and named[1] else None
-    choice = catalogue.choose(shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias)
+    choice = catalogue.choose(
+        shelf, request.pull_requests, request.overlay, bare=request.is_bare, alias=alias, admits=_admits(named)
+    )
     overlay, notes = choice.overlay, [choice.note]
     refuse_unknown_checks(overlay)
     series = _load_patches(shelf, overlay, is_normalising=request.is_normalising)
@@ -314,7 +316,9 @@ def _refuse_unlocked(
     """Refuse whatever `--locked` finds not pinned, or pinned to something else."""
     if lock is None:
         what = "a bare overlay has no lock" if overlay.is_bare else f"{overlay.name}.lock.json does not exist"
-        raise Refused("--locked", what, hint="lock a definition and name it, or leave --locked out")
+        raise Refused(
+            "--locked", what, hint="write overlays/NAME.lock.json (overlay schema lock), or leave --locked out"
+        )
     facts = [f"#{number} is not pinned" for number in overlay.pull_requests if lock.pull_request(number) is None]
     if isinstance(named, FolderBase):
         facts.append(f"{named.name} is a folder, which nothing pins")
@@ -384,6 +388,22 @@ def _lineage_notes(base: ImageBase, lock: Lock | None) -> list[str]:
     if lock is not None and lock.base(base.alias, base.reference.repository_and_tag) is None:
         notes.append(f"the lock of {lock.overlay} does not pin {base.reference}: its tag decides")
     return notes
+
+
+def _admits(named: FolderBase | tuple[ImageRef, Image | None]) -> Callable[[Overlay], bool] | None:
+    """Return what tells whether a definition admits a base that can be read before anything is chosen: a folder."""
+    if not isinstance(named, FolderBase):
+        return None
+    tree_of = cache(lambda package: source_tree.from_folder(named.path, package))
+
+    def admits(overlay: Overlay) -> bool:
+        read = tree_of(overlay.package).read
+        where = f"overlays/{overlay.name}.toml: bases"
+        conditions = [entry for entry in overlay.bases if not catalogue.is_base_alias(entry)]
+        truths = [predicates.evaluate(predicates.parse(text, where), read, read) for text in conditions]
+        return not overlay.bases or any(truth.value for truth in truths)
+
+    return admits
 
 
 def _admitted(
@@ -478,8 +498,13 @@ def _fit(
     comparison = compat.Comparison(before, after, changed, donor_trees, overlay.package, hardware)
     doors.say(f"checking what {len(changed)} files need of the base, and what they break in it")
     checked = compat.check(comparison, doors.checker, _acknowledgement(overlay))
-    findings = _introduced(checked.findings, overlay, upstream, pulls[-1])
-    drift = drifts.drift(before, after, changed, donor_trees, overlay.package)
+    findings = _introduced(checked.findings, overlay, upstream, pulls[-1], donor_trees)
+    # A file that only got a definition or two is the base's own: what else it uses is as it ever was.
+    parts = {entry.path for entry in carried if entry.symbols} - {
+        f.path for m in found.merged for f in m.files if f.data
+    }
+    whole = {path: donor for path, donor in donor_trees.items() if path not in parts}
+    drift = drifts.drift(before, after, changed, whole, overlay.package)
     done = replace(found, findings=findings, unknown=checked.unknown, drift=drift, checker=_version_of(doors.checker))
     return done, edits
 
@@ -513,23 +538,36 @@ def _acknowledgement(overlay: Overlay) -> Callable[[compat.Finding], str | None]
 
 
 def _introduced(
-    findings: tuple[compat.Finding, ...], overlay: Overlay, upstream: Upstream, pull: PullRequest
+    findings: tuple[compat.Finding, ...],
+    overlay: Overlay,
+    upstream: Upstream,
+    pull: PullRequest,
+    donor_trees: Mapping[str, compat.Tree],
 ) -> tuple[compat.Finding, ...]:
     """Add who introduced the missing things; history is searched once for each of them."""
-    search = cache(lambda name, path: upstream.introduced(name, overlay.upstream_prefix + path, pull.result))
+    search = cache(lambda text, path: upstream.introduced(text, overlay.upstream_prefix + path, pull.result))
     return tuple(
-        finding if finding.kind == "reverse" else replace(finding, introduced_by=search(*_sought(finding)))
+        finding
+        if finding.kind == "reverse"
+        else replace(finding, introduced_by=search(*_sought(finding, donor_trees.get(finding.path))))
         for finding in findings
     )
 
 
-def _sought(finding: compat.Finding) -> tuple[str, str]:
-    """Return the name whose history tells who introduced a missing thing, and the package path to search."""
+def _sought(finding: compat.Finding, donor: compat.Tree | None) -> tuple[str, str]:
+    """Return the text whose history tells who introduced a missing thing, and the package path to search.
+
+    The line that declares it, where that is known: a name alone may stand in the same file for something else.
+    """
     if finding.kind == "module-missing":
         name = finding.names[0] if finding.names else finding.symbol.rpartition(".")[2]
         return name, symbols.path_candidates(finding.symbol)[1]
     module, _, name = finding.symbol.rpartition(".")
     place = _PLACE.search(finding.donor_has or "")
+    if place and donor and finding.kind in ("attribute-missing", "config-leaf-missing"):
+        line = (donor.read(place[1]) or b"").split(b"\n")[int(place[2]) - 1 : int(place[2])]
+        text = line[0].decode("utf-8", "replace").strip() if line else ""
+        return text or name, place[1]
     return (finding.names[0] if finding.names else name), place[1] if place else symbols.path_candidates(module)[1]
 
 

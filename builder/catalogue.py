@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -492,11 +492,18 @@ class Choice:
 
 
 def choose(
-    catalogue: Catalogue, numbers: tuple[int, ...], name: str | None, *, bare: bool, alias: str | None
+    catalogue: Catalogue,
+    numbers: tuple[int, ...],
+    name: str | None,
+    *,
+    bare: bool,
+    alias: str | None,
+    admits: Callable[[Overlay], bool] | None = None,
 ) -> Choice:
     """Choose the definition; InputError where several fit or the words contradict each other.
 
-    Definitions that name bases by alias only are admitted or not here; predicates need the tree (`needs_tree`).
+    Definitions that name bases by alias only are admitted or not here; predicates need the tree. `admits` judges them
+    where the tree is at hand, and is asked only where several definitions may fit.
     """
     if name is not None:
         return Choice(_chosen_by_name(catalogue, numbers, name, bare=bare), f"definition {name}, as asked for")
@@ -512,6 +519,8 @@ def choose(
     fitting = [overlay for overlay in known if overlay.pull_requests == numbers]
     admitted = [overlay for overlay in fitting if may_admit(overlay, alias)]
     if len(admitted) > 1:
+        admitted = _narrowed(admitted, alias, admits)
+    if len(admitted) > 1:
         names = ", ".join(overlay.name for overlay in admitted)
         raise InputError("--pr", f"several definitions fit: {names}", hint=f"pick one: --overlay {admitted[0].name}")
     if admitted:
@@ -525,6 +534,14 @@ def choose(
     else:
         note = "no definition lists exactly these pull requests: every runtime file is merged"
     return Choice(bare_overlay(numbers), note)
+
+
+def _narrowed(admitted: list[Overlay], alias: str | None, admits: Callable[[Overlay], bool] | None) -> list[Overlay]:
+    """Prefer the one definition that lists the base by its alias; else keep those whose predicates hold."""
+    named = [overlay for overlay in admitted if alias is not None and alias in overlay.bases]
+    if len(named) == 1:
+        return named
+    return [overlay for overlay in admitted if admits(overlay)] if admits else admitted
 
 
 def _chosen_by_name(catalogue: Catalogue, numbers: tuple[int, ...], name: str, *, bare: bool) -> Overlay:

@@ -37,7 +37,10 @@ _SHOWN_REVERSE = 6
 
 def plan(document: records.PlanDocument) -> RenderableType:
     """Return the plan: base, pull requests, files, patches, findings, verdict."""
-    return Group(*_plan_parts(document), _verdict(document), _next_step(document, ()))
+    parts = (*_plan_parts(document), _verdict(document))
+    if document.verdict == "ok" and document.layer is not None:
+        return Group(*parts, Text("next     overlay build with the same arguments"))
+    return Group(*parts, _next_step(document, ()))
 
 
 def adapt(document: records.AdaptDocument) -> RenderableType:
@@ -386,6 +389,12 @@ def _mark(word: str) -> Text:
 def _next_step(document: records.PlanDocument, checks: Iterable[records.CheckRecord]) -> RenderableType:
     """Say what to do about a plan or build that did not pass."""
     steps = []
+    # Only the first of each: what follows may be settled by it, and the next plan tells.
+    first = {entry.pull_request: entry.needs for entry in reversed(document.prerequisites) if entry.needs is not None}
+    is_bare = document.overlay is None or document.overlay.is_bare
+    for number, needs in first.items():
+        step = f"give --pr {needs} before --pr {number}" if is_bare else f"put {needs} before {number} in pull-requests"
+        steps.append(f"{step}, and plan again")
     if document.conflicts:
         steps.append("settle each file in a definition: [[file]] path, strategy, on-conflict or accept, and the reason")
     if any(patch.outcome == "rejected" for patch in document.patches):
@@ -395,12 +404,6 @@ def _next_step(document: records.PlanDocument, checks: Iterable[records.CheckRec
     if any(finding.acknowledged is None and finding.unreachable is None for finding in document.findings):
         steps.append("overlay adapt with the same arguments proposes compat patches and carries for the findings")
         steps.append("or settle each by hand: a compat patch, a [[carry]], a prerequisite --pr, or [[acknowledge]]")
-    # Only the first of each: what follows may be settled by it, and the next plan tells.
-    first = {entry.pull_request: entry.needs for entry in reversed(document.prerequisites) if entry.needs is not None}
-    is_bare = document.overlay is None or document.overlay.is_bare
-    for number, needs in first.items():
-        step = f"give --pr {needs} before --pr {number}" if is_bare else f"put {needs} before {number} in pull-requests"
-        steps.append(f"{step}, and plan again")
     for check in checks:
         if check.outcome == "unknown" and check.acknowledged is None:
             steps.append(

@@ -164,6 +164,24 @@ def test_a_plan_without_a_type_checker_is_unknown_and_never_a_pass(history, tmp_
     assert document["not_checked"] == [*NOT_CHECKED, said]
 
 
+def test_of_several_definitions_the_one_that_admits_the_folder_is_used(overlay, history, tmp_path) -> None:
+    upstream = {"python/sglang/a.py": "x = 1\n"}
+    history.commit(upstream, "start")
+    history.squash(1, "Add a name", [{"python/sglang/a.py": "x = 1\ny = 2\n"}])
+    repository = history.write(tmp_path / "upstream.git")
+    (tmp_path / "site/sglang").mkdir(parents=True)
+    for name, text in {"__init__.py": "", "a.py": "x = 1\n"}.items():
+        (tmp_path / "site/sglang" / name).write_text(text)
+    shelf = write_catalogue(tmp_path / "shelf")
+    for name, condition in {"older": "exists sglang/a.py", "newer": "exists sglang/b.py", "others": "nowhere"}.items():
+        bases = f'bases = ["{condition}"]' if " " in condition else ""
+        text = f'title = "{name}"\npull-requests = [{1 if bases else 2}]\n{bases}\n'
+        (shelf / f"overlays/{name}.toml").write_text(text)
+    words = ("--catalogue", shelf, "--upstream", repository.path, "--json", "--pr", "1")
+    done = overlay("plan", "--base", f"dir:{tmp_path / 'site'}", *words)
+    assert json.loads(done.stdout)["overlay"]["name"] == "older", done
+
+
 @pytest.fixture(scope="module")
 def real(trees: Callable[[str], Path]) -> Callable[[str], Tree]:
     @cache
