@@ -213,18 +213,25 @@ def _namespaces(path: str, modules: Modules) -> Mapping[str, str]:
 
 @lru_cache(maxsize=32)
 def _namespaces_in(data: bytes) -> Mapping[str, str]:
-    """Return the functions of a module that do nothing but `return ....config_bag("name")`, with that name."""
+    """Return the accessors of a module, with the namespace that each stands for."""
+    body = parse(data).body
+    falling_back = {node.name for node in body if isinstance(node, ast.ClassDef) and _falls_back(node)}
     found = {}
-    for node in parse(data).body:
-        match node:
-            case ast.FunctionDef(
-                name=name,
-                body=[
-                    *_,
-                    ast.Return(
-                        value=ast.Call(func=ast.Attribute(attr="config_bag"), args=[ast.Constant(value=str(ns))])
-                    ),
-                ],
-            ):
-                found[name] = ns
+    for node in body:
+        if not isinstance(node, ast.FunctionDef) or not isinstance(last := node.body[-1], ast.Return):
+            continue
+        match last.value:
+            case ast.Call(func=ast.Attribute(attr="config_bag"), args=[ast.Constant(value=str(namespace))]):
+                found[node.name] = namespace
+        match node.returns:
+            case ast.Name(id=name) if name in falling_back and node.name.startswith("get_"):
+                # `get_parallel()` gives live values first, then those of the namespace of its own name.
+                found[node.name] = node.name.removeprefix("get_")
     return found
+
+
+def _falls_back(node: ast.ClassDef) -> bool:
+    """Tell a class that answers a name it does not have from the published configuration."""
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__getattr__"]
+    names = {n.attr for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+    return "_config" in names

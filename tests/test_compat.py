@@ -487,6 +487,39 @@ def test_a_leaf_that_the_donor_computes_or_sets_is_missing_too(check, more: str)
     assert check(config(ARGS + more), config(ARGS + more, user), USER) == Result((), ())
 
 
+FALLING_BACK = """
+
+class ParallelContext:
+    def __getattr__(self, name):
+        return getattr(self._config, name)
+
+    @property
+    def tp_rank(self):
+        return 0
+
+
+_PARALLEL = ParallelContext()
+
+
+def get_parallel() -> ParallelContext:
+    return _PARALLEL
+"""
+
+
+def test_a_context_that_falls_back_to_its_namespace_has_its_own_members_and_the_leaves(check) -> None:
+    read = "from sglang.context import get_parallel\n\n\ndef f():\n    return get_parallel().{}\n"
+    fields = "    dp: A[int, NS('parallel')] = 1\n"
+
+    def files(args: str, user: str = "") -> dict[str, str]:
+        return {**config(args, user), "sglang/context.py": CONTEXT + FALLING_BACK}
+
+    newer = fields + "    ranks: A[int, NS('parallel')] = 1\n"
+    (finding,) = check(files(ARGS + fields), files(ARGS + newer, read.format("ranks")), USER).findings
+    assert (finding.kind, finding.symbol) == ("config-leaf-missing", "get_parallel().ranks")
+    for name in ("dp", "tp_rank"):
+        assert check(files(ARGS + fields), files(ARGS + newer, read.format(name)), USER) == Result((), ())
+
+
 @pytest.mark.parametrize(
     "read",
     ["get_spec().steps", "get_exec().moe.runner", "get_exec().moe", "spec.steps.bit_length()", "get_spec().override()"],
