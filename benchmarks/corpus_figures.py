@@ -72,6 +72,9 @@ class Said:
     is_unknown: bool = False
 
 
+_KIN: Final = {"config-leaf-missing": "attribute-missing"}
+"""A leaf is an attribute too: an object that hands some names on to a config bag makes no difference in kind."""
+
 _T = TypeVar("_T", Use, Said)
 Record = Mapping[str, object]
 
@@ -285,7 +288,7 @@ def _count_finding(pair: Pair, finding: Said, uses: Sequence[Use], found: Compar
 
 
 def _matches(finding: Said, use: Use) -> bool:
-    if (finding.kind, finding.path) != (use.kind, use.path):
+    if (_KIN.get(finding.kind, finding.kind), finding.path) != (_KIN.get(use.kind, use.kind), use.path):
         return False
     if _plain(finding.symbol) == _plain(use.symbol) or use.symbol.endswith(f".{finding.symbol}"):
         return True

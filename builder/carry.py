@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from builder import insertion
 from builder.catalogue import Carry
 from builder.model import ReadTree
-from builder.symbols import UnreadableError, is_type_checking, parse
+from builder.statements import defers_annotations, definitions, loaded_names, parts, scopes
+from builder.symbols import UnreadableError, parse
 
 
 @dataclass(frozen=True)
@@ -67,74 +69,28 @@ def _carry_one(entry: Carry, ours: bytes | None, theirs: bytes | None) -> Carrie
 def _carry_symbols(entry: Carry, ours: bytes, theirs: bytes, answer: Callable[..., Carried]) -> Carried:
     try:
         mine, source = definitions(ours), definitions(theirs)
+        unknown = [name for name in entry.symbols if name not in source]
+        if unknown:
+            return answer("rejected", f"{entry.from_} defines no {', '.join(unknown)} at top level")
+        wanted = [name for name in entry.symbols if name not in mine]
+        if not wanted:
+            return answer("not needed", f"the base defines {', '.join(entry.symbols)}")
+        data = insertion.with_definitions(wanted, ours, theirs)
     except UnreadableError as error:
-        return answer("rejected", f"does not parse: {error}")
-    unknown = [name for name in entry.symbols if name not in source]
-    if unknown:
-        return answer("rejected", f"{entry.from_} defines no {', '.join(unknown)} at top level")
-    wanted = [name for name in entry.symbols if name not in mine]
-    if not wanted:
-        return answer("not needed", f"the base defines {', '.join(entry.symbols)}")
-    # A definition that binds several names (a, b = ...) is taken once; the source's own order keeps it loadable.
-    imports = _single_imports(theirs)
-    lines = theirs.decode("utf-8").splitlines(keepends=True)
-    texts = {name: imports.get(name) or "".join(lines[first - 1 : last]) for name, (first, last) in source.items()}
-    pieces = [text for _, text in sorted({(source[name], texts[name]) for name in wanted})]
-    text = ours.decode("utf-8")
-    newline = "\r\n" if "\r\n" in text else "\n"
-    body = (newline * 2).join([text.rstrip() + newline, *pieces])
-    return answer("carried", f"the base lacks {', '.join(wanted)}", body.encode())
-
-
-def _single_imports(data: bytes) -> Mapping[str, str]:
-    """Return, for each name that a top-level import binds among others, the import of this name alone.
-
-    An import for type checkers only keeps its condition, and none of what else stands under it.
-    """
-    found: dict[str, str] = {}
-    for node in parse(data).body:
-        if isinstance(node, ast.If) and is_type_checking(node.test):
-            for part in node.body:
-                found |= {name: f"if {ast.unparse(node.test)}:\n    {text}" for name, text in _imports(part)}
-        elif isinstance(node, ast.Import | ast.ImportFrom) and len(node.names) > 1:
-            found |= dict(_imports(node))
-    return found
-
-
-def _imports(node: ast.stmt) -> Iterator[tuple[str, str]]:
-    for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-        alone = type(node)(**{**vars(node), "names": [alias]})
-        yield from ((name, f"{ast.unparse(alone)}\n") for name in bound(alone))
-
-
-def definitions(data: bytes) -> Mapping[str, tuple[int, int]]:
-    """Return the top-level names of a module with the lines (first and last, 1-based) of what binds them."""
-    found: dict[str, tuple[int, int]] = {}
-    for node in parse(data).body:
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        for name in bound(node):
-            found[name] = (first, node.end_lineno or node.lineno)
-    return found
-
-
-def bound(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement binds, those inside an `if` or `try` too."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.If | ast.Try):
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                yield part.id
-            elif part is not node and isinstance(part, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
-                yield from bound(part)
+        return answer("rejected", f"cannot be read for certain: {error}")
+    except insertion.UnfitError as error:
+        return answer("rejected", str(error))
+    return answer("carried", f"the base lacks {', '.join(wanted)}", data)
 
 
 def _with_needs(outcome: Carried, written: Mapping[str, bytes]) -> Carried:
     if outcome.outcome != "carried":
         return outcome
-    needs = tuple(sorted(free_names(written[outcome.path], frozenset(outcome.symbols))))
+    try:
+        needs = tuple(sorted(free_names(written[outcome.path], frozenset(outcome.symbols))))
+    except UnreadableError:
+        # A whole file is taken as it is: what it needs, and that it cannot be read, the check says.
+        needs = ()
     if not needs:
         return Carried(**{**outcome.__dict__, "data": written[outcome.path]})
     fact = f"needs {', '.join(needs)} too, which {outcome.path} does not define: list them under 'symbols'"
@@ -143,14 +99,16 @@ def _with_needs(outcome: Carried, written: Mapping[str, bytes]) -> Carried:
 
 def free_names(data: bytes, symbols: frozenset[str]) -> set[str]:
     """Return the global names that these definitions (all of the module if none is named) use and nothing binds."""
-    text = data.decode("utf-8-sig")
-    bound = set(definitions(text.encode())) | set(dir(builtins)) | {"__file__", "__name__", "__path__", "__spec__"}
-    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(parse(data))):
+    tree = parse(data)
+    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)):
         return set()
-    table = symtable.symtable(text, "carried", "exec")
-    scopes = [t for t in table.get_children() if not symbols or t.get_name() in symbols]
-    used = {name for scope in scopes for name in _globals(scope)}
-    return used - bound
+    known = set(definitions(data)) | set(dir(builtins)) | {"__file__", "__name__", "__path__", "__spec__"}
+    own = [scope for scope in scopes(data) if not symbols or scope.get_name() in symbols]
+    used = {name for scope in own for name in _globals(scope)}
+    for part in parts(data) if symbols else ():
+        if (part.binds | part.changes) & symbols:
+            used |= loaded_names(part.node, keeps_annotations=not defers_annotations(tree))
+    return used - known
 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:

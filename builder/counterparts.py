@@ -20,7 +20,6 @@ Definition = Function | ast.ClassDef
 Likeness = Literal["same code", "same signature", "other signature"]
 
 _SIMILAR = 0.75
-_DECLARED = "declared alike"
 _SUBSTANTIAL = 12
 """Nodes of syntax from which equal code under an unlike name is no coincidence."""
 
@@ -37,10 +36,11 @@ class Counterpart:
 
 def top_level(tree: ast.Module) -> Mapping[str, ast.stmt]:
     """Return the functions, classes and assigned names of a module by name, those inside `if` and `try` too."""
-    return dict(_named(tree.body))
+    return dict(named(tree.body))
 
 
-def _named(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+def named(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the functions, classes and assignments of a body with their names, those inside `if` and `try` too."""
     for node in body:
         if isinstance(node, Definition):
             yield node.name, node
@@ -48,7 +48,7 @@ def _named(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
             if isinstance(target, ast.Name):
                 yield target.id, node
         for block, _ in blocks(node):
-            yield from _named(block)
+            yield from named(block)
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:
@@ -124,6 +124,18 @@ class _Renamed(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+def does_something(node: ast.stmt) -> bool:
+    """Tell a function that computes from one that only is there: equal code of such a one proves nothing."""
+    rest = [part for part in node.body if not _is_idle(part)] if isinstance(node, Function) else []
+    return bool(rest)
+
+
+def _is_idle(node: ast.stmt) -> bool:
+    value = getattr(node, "value", None)
+    is_plain = value is None or isinstance(value, ast.Constant)
+    return isinstance(node, ast.Pass | ast.Raise) or (isinstance(node, ast.Expr | ast.Return) and is_plain)
+
+
 def signature(function: Function) -> str:
     """Return the parameters with kinds and defaults, annotations left out, in a form that compares."""
     return f"{type(function).__name__}({plain_arguments(function)})"
@@ -158,7 +170,17 @@ class _Member:
     line: int
     declared: str
     """Annotation and default, or the code of a method; empty for what is only set on `self`."""
-    values: tuple[tuple[str, str], ...]
+    values: tuple[_Value, ...]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a function sets an attribute to; a variable of the function stands with what it was made from."""
+
+    function: str
+    text: str
+    tells: bool
+    """Whether it is made of something the function is given: constants and bare names tell nothing."""
 
 
 def find_class(tree: ast.Module, name: str) -> ast.ClassDef | None:
@@ -169,48 +191,53 @@ def find_class(tree: ast.Module, name: str) -> ast.ClassDef | None:
 def of_attribute(name: str, donor: ast.ClassDef, base: ast.ClassDef) -> tuple[Counterpart, ...]:
     """Return what the base's class has in the place of an attribute, each with all of its evidence.
 
-    Three things count: the same declaration in the same place between the fields that both classes have; the same value
-    set by the function of the same name; a change of prefix that another attribute of the class shows as well. What a
-    declaration contradicts is no counterpart; "same signature" marks one that its place alone speaks for.
+    Proof ("same code") is that a function of the same name sets both, and nothing else, to the same value that tells
+    something; or that this proves another attribute's change of prefix or suffix, and it is the same change. That it is
+    declared alike in the same place, or set to a value that tells nothing, is a hint ("same signature"): it may be
+    chance. What a declaration contradicts is no counterpart.
     """
     theirs, ours = _members(donor), _members(base)
     if name not in theirs or name in ours:
         return ()
-    shown = {wanted: _shown(wanted, theirs, ours) for wanted in theirs if wanted not in ours}
-    found = list(shown[name].items())
-    for other in ours:
-        family = _family(name, other, shown) if other not in theirs and _agree(theirs[name], ours[other]) else ""
-        if family and other not in shown[name]:
-            found.append((other, [family]))
-    return tuple(
-        Counterpart(other, ours[other].line, _likeness_of_field(name, other, why), "; ".join(why))
-        for other, why in found
-    )
-
-
-def _likeness_of_field(name: str, other: str, why: Sequence[str]) -> Likeness:
-    """Tell proof from a hint: a field that stands where another one stood, without a word in common, may be chance."""
-    has_word = not {*name.split("_")}.isdisjoint({*other.split("_")} - {""})
-    return "same code" if has_word or len(why) > 1 or not why[0].startswith(_DECLARED) else "same signature"
-
-
-def _shown(name: str, theirs: Mapping[str, _Member], ours: Mapping[str, _Member]) -> dict[str, list[str]]:
-    """Return the base's attributes that declarations or values show to be the one of this name."""
-    found: dict[str, list[str]] = {}
-    wanted = theirs[name]
-    place = _place(name, theirs, ours)
+    proved = {wanted: _proved(wanted, theirs, ours) for wanted in theirs if wanted not in ours}
+    found = []
     for other, member in ours.items():
-        if other in theirs or not _agree(wanted, member):
+        if other in theirs or not _agree(theirs[name], member):
             continue
-        why = []
-        if wanted.declared and wanted.declared == member.declared and place == _place(other, ours, theirs):
-            why.append(f"{_DECLARED}, after {place[0] or 'the start'} ({wanted.declared})")
-        common = [function for function, value in wanted.values if (function, value) in member.values]
-        if common:
-            why.append(f"{', '.join(sorted(set(common)))} sets it to the same value")
+        family = _family(name, other, proved)
+        why = [*_hints(name, other, theirs, ours), *proved[name].get(other, ()), *([family] if family else ())]
+        is_proof = bool(family) or other in proved[name]
         if why:
-            found[other] = why
+            found.append(Counterpart(other, member.line, "same code" if is_proof else "same signature", "; ".join(why)))
+    return tuple(found)
+
+
+def _proved(name: str, theirs: Mapping[str, _Member], ours: Mapping[str, _Member]) -> dict[str, list[str]]:
+    """Return the base's attributes that are set to the same value by the function of the same name."""
+    found = {}
+    wanted = [value for value in theirs[name].values if value.tells and _count(value, theirs) == 1]
+    for other, member in ours.items():
+        common = {value.function for value in wanted if value in member.values and _count(value, ours) == 1}
+        if common and other not in theirs and _agree(theirs[name], member):
+            found[other] = [f"{', '.join(sorted(common))} sets it to the same value"]
     return found
+
+
+def _count(value: _Value, members: Mapping[str, _Member]) -> int:
+    return sum(value in member.values for member in members.values())
+
+
+def _hints(name: str, other: str, theirs: Mapping[str, _Member], ours: Mapping[str, _Member]) -> list[str]:
+    wanted, member = theirs[name], ours[other]
+    place = _place(name, theirs, ours)
+    has_word = not {*name.split("_")}.isdisjoint({*other.split("_")} - {""})
+    why = []
+    if wanted.declared and wanted.declared == member.declared and place == _place(other, ours, theirs):
+        why.append(f"declared alike, after {place[0] or 'the start'} ({wanted.declared})")
+    common = {value.function for value in wanted.values if value in member.values and not value.tells}
+    if common and (has_word or why):
+        why.append(f"{', '.join(sorted(common))} sets both to a value that tells nothing")
+    return why
 
 
 def _agree(one: _Member, other: _Member) -> bool:
@@ -228,16 +255,36 @@ def _place(name: str, own: Mapping[str, _Member], others: Mapping[str, _Member])
     return "", between
 
 
-def _family(name: str, other: str, shown: Mapping[str, Mapping[str, list[str]]]) -> str:
-    """Tell by which other attribute it is shown that the one prefix became the other."""
-    for sibling, found in shown.items():
+def _family(name: str, other: str, proved: Mapping[str, Mapping[str, list[str]]]) -> str:
+    """Tell by which other attribute it is proved that the one prefix, or suffix, became the other."""
+    for sibling, found in proved.items():
         for its in found if sibling != name and len(found) == 1 else ():
-            tail = _common_suffix(sibling, its)
-            old, new = its[: len(its) - len(tail)], sibling[: len(sibling) - len(tail)]
-            rest = name.removeprefix(new)
-            if new and old and rest != name and other == old + rest:
-                return f"{its} became {sibling} likewise"
+            if _is_same_change((its, sibling), (other, name)):
+                return f"{its} became {sibling} likewise, which {found[its][0].replace('sets it', 'sets')}"
     return ""
+
+
+def _is_same_change(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Tell whether two renames replace the same prefix or suffix, in whole words."""
+    for old, new, its_old, its_new in ((*one, *other), (*_reversed(one), *_reversed(other))):
+        tail = _common_suffix(old, new)
+        before, after = old[: len(old) - len(tail)], new[: len(new) - len(tail)]
+        rest = its_new.removeprefix(after)
+        if (
+            tail
+            and before
+            and after
+            and rest.startswith("_")
+            and its_new.startswith(after)
+            and its_old == before + rest
+        ):
+            return True
+    return False
+
+
+def _reversed(names: tuple[str, str]) -> tuple[str, str]:
+    one, other = ("_".join(reversed(name.split("_"))) for name in names)
+    return one, other
 
 
 def _common_suffix(one: str, other: str) -> str:
@@ -257,7 +304,7 @@ def _members(node: ast.ClassDef) -> Mapping[str, _Member]:
     for function in (part for part in node.body if isinstance(part, Function)):
         for name, line, value in _set_on_self(function):
             known = found.get(name, _Member(name, line, "", ()))
-            values = (*known.values, (function.name, value))
+            values = (*known.values, value)
             found[name] = _Member(name, known.line, known.declared, values)
     return found
 
@@ -274,11 +321,35 @@ def _declarations(node: ast.stmt) -> Iterator[tuple[str, str]]:
                 yield target.id, f"= {ast.unparse(node.value)}"
 
 
-def _set_on_self(function: Function) -> Iterator[tuple[str, int, str]]:
+def _set_on_self(function: Function) -> Iterator[tuple[str, int, _Value]]:
     first = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)][:1]
     for node in ast.walk(function):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
         for target in _targets(node):
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in first:
-                yield target.attr, node.lineno, ast.unparse(node.value)
+                yield target.attr, node.lineno, _value(function, node.value)
+
+
+def _value(function: Function, value: ast.expr) -> _Value:
+    """Return a value with what tells it: a variable that is bound once stands for what it was made from."""
+    arguments = {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
+    text, made = ast.unparse(value), value
+    if isinstance(value, ast.Name) and value.id not in arguments:
+        binds = [part for part in ast.walk(function) if isinstance(part, ast.Name) and _is_bound(part, value.id)]
+        sources = [part.value for part in ast.walk(function) if isinstance(part, ast.Assign) and binds == part.targets]
+        if len(sources) == 1:
+            made = sources[0]
+            text += f" = {ast.unparse(made)}"
+    return _Value(function.name, text, not isinstance(made, ast.Name) and _is_made_of(made, function))
+
+
+def _is_bound(node: ast.Name, name: str) -> bool:
+    return node.id == name and not isinstance(node.ctx, ast.Load)
+
+
+def _is_made_of(value: ast.expr, function: Function) -> bool:
+    """Tell whether a value takes in a parameter or a variable of the function."""
+    own = {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
+    own |= {part.id for part in ast.walk(function) if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    return any(isinstance(part, ast.Name) and part.id in own for part in ast.walk(value))

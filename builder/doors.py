@@ -121,12 +121,16 @@ class Registry(Protocol):
 
 @dataclass(frozen=True)
 class Complaint:
-    """One thing a type checker says of a file; `kind` is the checker's own word, `line` is 1-based."""
+    """One thing a type checker says of a file; `kind` is the checker's own word.
+
+    `line` and `column` (1-based, in characters) tell where the expression starts; a column of 0 is unknown.
+    """
 
     kind: str
     path: str
     line: int
     message: str
+    column: int = 0
 
 
 class TypeChecker(Protocol):

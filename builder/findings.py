@@ -23,7 +23,7 @@ class Finding:
     for (of a signature: the keywords or parameters). `line` is that of the use in `path`; `guard` is the chain of `if`,
     `try`, function and class around it, the outermost first. `base_has` is the closest definition of the base and where
     it stands, `donor_has` the same in the tree that the file comes from. `unreachable` says why this base never gets
-    there; None where it may.
+    there; None where it may. `column` is where a checker's complaint starts (1-based characters), 0 where nobody said.
     """
 
     kind: Kind
@@ -38,6 +38,7 @@ class Finding:
     introduced_by: str | None = None
     unreachable: str | None = None
     acknowledged: str | None = None
+    column: int = 0
 
     @property
     def is_open(self) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from builder import counterparts, rewrites
 from builder.counterparts import Counterpart
 from builder.findings import Finding
 from builder.proposals import Draft, Proposal, contains, patch, slug
-from builder.rewrites import Source
-from builder.symbols import parse
+from builder.symbols import UnreadableError, parse, syntax
 from builder.view import View, all_of, line_at
+
+_OVERRIDES = frozenset({"override", "set"})
+"""Methods by which a declared setting is given another value."""
 
 
 def of_attribute(group: tuple[Finding, ...], view: View) -> Iterator[Proposal]:
@@ -29,8 +31,11 @@ def of_attribute(group: tuple[Finding, ...], view: View) -> Iterator[Proposal]:
         made = [
             _renamed(view, group, number, path, ours.name, attribute, other, is_choice=is_choice) for other in found
         ]
-        made += [] if any(made) else [_declared(view, group, number, path, theirs, ours, attribute)]
+        if is_choice or not any(made):
+            rivals = [other.name for other, proposal in zip(found, made, strict=True) if proposal]
+            made.append(_declared(view, group, number, path, theirs, ours, attribute, rivals))
         if any(made):
+            view.explain(group, "what is alike here may be chance, or hides what sets it: a person has to choose")
             yield from filter(None, made)
             return
         view.explain(group, f"nothing in the base's {ours.name} ({path}) is shown to be what {attribute} is")
@@ -65,11 +70,14 @@ def _renamed(
     """Propose to read an attribute under its older name."""
     finding = group[0]
     source = view.source(finding.path)
-    lines = sorted(_alike(source, {each.line for each in group}, attribute))
-    edits = rewrites.rename_attributes(source, lines, attribute, other.name)
-    if edits is None:
+    nodes = [rewrites.attribute_at(source, each.line, each.column, attribute) for each in group]
+    found = [alike for node in nodes if node for alike in rewrites.same_receiver(source, node, owner)]
+    edits = rewrites.rename(source, found, other.name)
+    if edits is None or None in nodes:
+        view.explain(group, f"which {attribute} in its line is meant cannot be told")
         return None
-    also = sorted(set(lines) - {each.line for each in group})
+    lines = sorted({node.end_lineno or node.lineno for node in found})
+    also = sorted(set(lines) - {each.line for each in group} - {node.end_lineno for node in nodes if node})
     more = (
         f" The same object is read in line {', '.join(map(str, also))}, which the checker cannot see." if also else ""
     )
@@ -93,27 +101,17 @@ def _renamed(
     return patch(option, group, draft, loses=loses, needs_accept=is_choice)
 
 
-def _alike(source: Source, lines: Iterable[int], attribute: str) -> set[int]:
-    """Return these lines, and those of the same functions that read the attribute of the same plain name."""
-    found = set(lines)
-    reads = {line: {_receiver(node) for node in rewrites.attributes(source, line, attribute)} for line in found}
-    for function in (n for n in source.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
-        inside = range(function.lineno, (function.end_lineno or function.lineno) + 1)
-        known = {name for line, names in reads.items() if line in inside for name in names if name}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and node.attr == attribute and _receiver(node) in known:
-                found.add(node.end_lineno or node.lineno)
-    return found
-
-
-def _receiver(node: ast.Attribute) -> str:
-    return node.value.id if isinstance(node.value, ast.Name) else ""
-
-
 def _declared(
-    view: View, group: tuple[Finding, ...], number: int, path: str, theirs: ast.ClassDef, ours: ast.ClassDef, name: str
+    view: View,
+    group: tuple[Finding, ...],
+    number: int,
+    path: str,
+    theirs: ast.ClassDef,
+    ours: ast.ClassDef,
+    name: str,
+    rivals: Sequence[str],
 ) -> Proposal | None:
-    """Propose to add the one line that declares an attribute with its default."""
+    """Propose to add the one line that declares an attribute with its default; `rivals` may be what it is instead."""
     node, before = _declaration(theirs, ours, name)
     if node is None or before is None or node.lineno != node.end_lineno:
         return None
@@ -126,19 +124,55 @@ def _declared(
     ]
     is_plain = isinstance(node, ast.Assign) and not theirs.decorator_list and not theirs.bases
     terms = [f"defines {path} {ours.name}", f"not defines {path} {ours.name}.{name}"]
+    writer = _left_behind(view, number, name)
+    never = f"{writer} sets it in #{number}, and is not here" if writer else "nothing of this base sets it"
     draft = Draft(
         path,
         slug(f"{name}-declared"),
         f"Declare {ours.name}.{name}, with the pull request's own default",
-        (f"{group[0].path}:{group[0].line} reads it; nothing of this base sets it, so it has its default.",),
+        (f"{group[0].path}:{group[0].line} reads it; {never}, so it has its default.",),
         (contains(group[0].path, line_at(view.source(group[0].path), group[0].line)), *terms),
         rewrites.insert_after(source, before, view.source_in(view.donors[number], path).text(node)),
     )
     if not view.is_sound(draft, number):
         return None
-    needs_accept = not (is_plain and all(known))
-    loses = f"{name} always has its default: nothing of this base sets it" if needs_accept else ""
+    needs_accept = bool(writer or rivals) or not (is_plain and all(known))
+    loses = f"{name} always has its default: {never}" if needs_accept else ""
+    loses += f"; {', '.join(rivals)} may be what it is on this base" if rivals else ""
     return patch(f"{name}/declare", group, draft, loses=loses, needs_accept=needs_accept)
+
+
+def _left_behind(view: View, number: int, name: str) -> str:
+    """Return the first place of a pull request's tree that may set an attribute, in code that the merged one lacks."""
+    donor = view.donors[number]
+    for path in sorted(path for path in donor.paths.values() if path.endswith(".py")):
+        ours = view.trees.merged.read(path) if path in view.trees.merged.paths else b""
+        try:
+            data = donor.read(path)
+            found = list(_setting(data, name))
+            if found and len(found) > len(list(_setting(ours or b"", name))):
+                return f"{path}:{found[0]}"
+        except UnreadableError:
+            continue
+    return ""
+
+
+def _setting(data: bytes, name: str) -> Iterator[int]:
+    """Yield the lines that may set an attribute: an assignment, setattr, a keyword, an override of a setting."""
+    if name.encode() not in data:
+        return
+    for node in ast.walk(syntax(data)):
+        if isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load):
+            yield node.lineno
+        elif isinstance(node, ast.Call):
+            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+            is_its = isinstance(receiver, ast.Attribute) and receiver.attr == name
+            is_override = is_its and rewrites.called_name(node) in _OVERRIDES
+            is_named = rewrites.called_name(node) in ("setattr", "__setattr__") and any(
+                isinstance(argument, ast.Constant) and argument.value == name for argument in node.args
+            )
+            if is_override or is_named or any(keyword.arg == name for keyword in node.keywords):
+                yield node.lineno
 
 
 def _declaration(theirs: ast.ClassDef, ours: ast.ClassDef, name: str) -> tuple[ast.stmt | None, ast.stmt | None]:
@@ -180,9 +214,9 @@ def of_signature(group: tuple[Finding, ...], view: View) -> Iterator[Proposal]:
 def _dropped_keyword(view: View, group: tuple[Finding, ...], function: str, keyword: str) -> Iterator[Proposal]:
     finding = group[0]
     source = view.source(finding.path)
-    call = rewrites.find_call(source, finding.line, keyword)
+    call = rewrites.call_with(source, finding.line, keyword, function)
     entry = next((entry for entry in call.keywords if entry.arg == keyword), None) if call else None
-    edits = all_of(rewrites.drop_keyword(source, each.line, keyword) for each in group)
+    edits = all_of(rewrites.drop_keyword(source, each.line, keyword, function) for each in group)
     if entry is None or edits is None:
         return
     removes = f"the argument {keyword} of {function}: this base's {function} does not know it and goes without"
@@ -217,15 +251,16 @@ def of_leaf(group: tuple[Finding, ...], view: View) -> Iterator[Proposal]:
     view.explain(group, f"this base's configuration has no {leaf}: a person has to choose")
     place = re.search(r"\(([\w./-]+\.py):(\d+)\)|^([\w./-]+\.py):(\d+)$", finding.donor_has or "")
     source = view.source(finding.path)
-    reads = [node for each in group for node in rewrites.attributes(source, each.line, leaf)]
-    if place is None or not reads:
+    found = [rewrites.attributes(source, each.line, leaf) for each in group]
+    reads = [nodes[0] for nodes in found if len(nodes) == 1]  # of two in a line it cannot be told which is the setting
+    if place is None or len(reads) < len(found):
         return
     path, line = (place[1] or place[3]), int(place[2] or place[4])
     for number in view.numbers(finding.path):
-        found = _field_at(view.trees.donors[number].read(path), line, leaf)
-        if found is None:
+        field = _field_at(view.trees.donors[number].read(path), line, leaf)
+        if field is None:
             continue
-        owner, default = found
+        owner, default = field
         removes = f"the setting {leaf}: it always is {default}, as the pull request's own default"
         draft = Draft(
             finding.path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,7 +153,8 @@ def definitions(source: bytes) -> Mapping[str, Definition]:
 
 def each_definition(source: bytes) -> Iterator[tuple[str, Definition]]:
     """Yield all definitions, also those that share a name: in two branches, or the getter and setter of a property."""
-    return _walk(parse(source).body, "", source.decode("utf-8", "replace").splitlines())
+    # Cut as the parser counts lines: `splitlines` would cut at form feeds and the like as well.
+    return _walk(parse(source).body, "", re.split(r"\r\n|\n|\r", source.decode("utf-8", "replace")))
 
 
 def _is_same_code(one: object, other: object) -> bool:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 import codecs
+import io
 import re
+import tokenize
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from builder.symbols import parse
+from builder.symbols import UnreadableError, absolute, parse
 
 Placed = ast.expr | ast.stmt | ast.alias | ast.keyword
 """Nodes that know where they stand."""
@@ -32,7 +34,7 @@ class Rewrite:
 
 
 class Source:
-    """A source and its syntax; raises UnreadableError where it has none.
+    """A source and its syntax; raises UnreadableError where it has none, or where edits could not be placed in it.
 
     Positions of nodes are counted in bytes of their lines, as `ast` does.
     """
@@ -40,6 +42,8 @@ class Source:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.tree = parse(data)
+        if not _is_editable(data):
+            raise UnreadableError("it is not UTF-8 with plain line ends, so no edit is made of it")
         self.starts = line_starts(data)
         # A byte order mark is no column.
         self._bom = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
@@ -67,6 +71,16 @@ class Source:
     def lines(self, first: int, last: int) -> tuple[int, int]:
         """Return the offsets of whole lines (1-based, inclusive)."""
         return self.starts[first - 1], self.starts[last]
+
+
+def _is_editable(data: bytes) -> bool:
+    """Tell whether the places that `ast` names are those of the data: it reads UTF-8, and takes all line ends."""
+    try:
+        coding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        data.decode("utf-8")
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return False
+    return (coding.startswith("utf-8") or data.isascii()) and re.search(rb"\r(?!\n)", data) is None
 
 
 def line_starts(data: bytes) -> list[int]:
@@ -148,6 +162,23 @@ def drop_import(source: Source, line: int, name: str) -> tuple[Rewrite, ...] | N
     return _drop_item(source, alias)
 
 
+def is_imported_still(source: Source, line: int, name: str, module: str, path: str) -> bool:
+    """Tell whether a module is imported all the same where one name of it is no longer taken in this line."""
+    found = find_alias(source, line, name)
+    if found is None:
+        return False
+    if len(found[0].names) > 1:
+        return True
+    for node in source.tree.body:
+        taken = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node is not found[0]:
+            above = absolute(node, path)
+            taken = [f"{above}", *(f"{above}.{alias.name}" for alias in node.names)]
+        if any(f"{each}.".startswith(f"{module}.") for each in taken):
+            return True
+    return False
+
+
 def is_used(source: Source, name: str, line: int) -> bool:
     """Tell whether a file has a name anywhere but in the import of this line; its mere mention counts as a use.
 
@@ -176,11 +207,124 @@ def attributes(source: Source, line: int, name: str) -> list[ast.Attribute]:
     ]
 
 
-def rename_attributes(source: Source, lines: Iterable[int], name: str, instead: str) -> tuple[Rewrite, ...] | None:
-    """Rename every access to an attribute in these lines."""
-    found = {source.span(node)[1] for line in lines for node in attributes(source, line, name)}
-    edits = tuple(Rewrite(end - len(name.encode()), end, instead.encode()) for end in sorted(found))
-    return edits or None
+def attribute_at(source: Source, line: int, column: int, name: str) -> ast.Attribute | None:
+    """Find the access to an attribute whose expression starts in this column (0: unknown); None where it is not one."""
+    found = attributes(source, line, name)
+    if column:
+        found = [node for node in found if node.lineno == line and _column(source, node) == column]
+    return found[0] if len(found) == 1 else None
+
+
+def _column(source: Source, node: ast.Attribute) -> int:
+    start = source.starts[node.lineno - 1]
+    return len(source.data[start : source.span(node)[0]].decode("utf-8-sig")) + 1
+
+
+def dotted(node: ast.expr) -> str:
+    """Return a name, or names with dots, as written; empty for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    inner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
+
+
+def same_receiver(source: Source, node: ast.Attribute, owner: str) -> list[ast.Attribute]:
+    """Find the accesses to the same attribute of the same object in the function around this one, itself included.
+
+    That is told only where the receiver is a plain or dotted name whose variable the function binds once, and nothing
+    in it sets an attribute on the way or asks for its type; but it may end where the type is not the `owner`.
+    """
+    receiver, function = dotted(node.value), _function_around(source, node)
+    if not receiver or function is None or not _is_steady(function, receiver, owner):
+        return [node]
+    every = (part for part in ast.walk(function) if isinstance(part, ast.Attribute) and part.attr == node.attr)
+    return [part for part in every if dotted(part.value) == receiver]
+
+
+def _function_around(source: Source, node: ast.Attribute) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    first, last = node.lineno, node.end_lineno or node.lineno
+    functions = (part for part in source.nodes if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef))
+    around = [part for part in functions if part.lineno <= first and last <= (part.end_lineno or part.lineno)]
+    return max(around, key=lambda part: part.lineno, default=None)
+
+
+def _is_steady(function: ast.FunctionDef | ast.AsyncFunctionDef, receiver: str, owner: str) -> bool:
+    name = receiver.partition(".")[0]
+    binds = 0
+    allowed = {id(test) for part in ast.walk(function) if (test := _ensured(part, owner))}
+    for part in ast.walk(function):
+        if isinstance(part, ast.Name | ast.Attribute) and not isinstance(part.ctx, ast.Load):
+            binds += part.id == name if isinstance(part, ast.Name) else 0
+            if isinstance(part, ast.Attribute) and f"{receiver}.".startswith(f"{dotted(part) or '?'}."):
+                return False
+        elif isinstance(part, ast.Call) and called_name(part) in ("isinstance", "issubclass", "hasattr", "type"):
+            if part.args and dotted(part.args[0]) == receiver and id(part) not in allowed:
+                return False
+        elif isinstance(part, ast.Match) and dotted(part.subject) == receiver:
+            return False
+        else:
+            binds += name in bound_names(part)
+    is_its_own = not any(
+        isinstance(part, ast.Global | ast.Nonlocal) and name in part.names for part in ast.walk(function)
+    )
+    return binds == 1 and is_its_own
+
+
+def _ensured(node: ast.AST, owner: str) -> ast.expr | None:
+    """Return the `isinstance` test of a class without which a function does not go on."""
+    test = None
+    if isinstance(node, ast.Assert):
+        test = node.test
+    elif isinstance(node, ast.If) and isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not):
+        ends = isinstance(node.body[-1], ast.Raise | ast.Return)
+        test = node.test.operand if ends and not node.orelse else None
+    if not isinstance(test, ast.Call) or called_name(test) != "isinstance" or len(test.args) < 2:
+        return None
+    return test if dotted(test.args[1]).rpartition(".")[2] == owner else None
+
+
+def bound_names(node: ast.AST) -> list[str]:
+    """Return the names that a node itself binds in another way than by an assignment, or leaves to other scopes."""
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        return list(node.names)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    name = getattr(node, "name", None) if not isinstance(node, ast.alias) else None
+    return [name] if isinstance(name, str) else []
+
+
+def through_module(source: Source, line: int, module: str, name: str, path: str) -> list[ast.Attribute] | None:
+    """Find the reads of a module's name in this line; None where what stands for the module is bound otherwise too."""
+    handles = set(_handles(source, module, path))
+    found = [node for node in attributes(source, line, name) if dotted(node.value) in handles]
+    for root in {dotted(node.value).partition(".")[0] for node in found}:
+        imports = [n for n in source.nodes if isinstance(n, ast.Import | ast.ImportFrom) and root in bound_names(n)]
+        others = [n for n in source.nodes if not isinstance(n, ast.Import | ast.ImportFrom) and root in bound_names(n)]
+        stored = [
+            n for n in source.nodes if isinstance(n, ast.Name) and n.id == root and not isinstance(n.ctx, ast.Load)
+        ]
+        is_plain = all(isinstance(node, ast.Import) for node in imports) or len(imports) == 1
+        if others or stored or not is_plain:
+            return None
+    return found or None
+
+
+def _handles(source: Source, module: str, path: str) -> Iterator[str]:
+    """Yield the expressions that are a module in this file."""
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names if alias.name == module)
+        elif isinstance(node, ast.ImportFrom):
+            above = absolute(node, path)
+            yield from (alias.asname or alias.name for alias in node.names if f"{above}.{alias.name}" == module)
+
+
+def rename(source: Source, nodes: Iterable[ast.Attribute], instead: str) -> tuple[Rewrite, ...] | None:
+    """Rename the attribute of these accesses."""
+    found = {(source.span(node)[1], len(node.attr.encode())) for node in nodes}
+    return tuple(Rewrite(end - size, end, instead.encode()) for end, size in sorted(found)) or None
 
 
 def find_call(source: Source, line: int, keyword: str | None = None, function: str = "") -> ast.Call | None:
@@ -196,6 +340,14 @@ def find_call(source: Source, line: int, keyword: str | None = None, function: s
     return min(found, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
 
 
+def call_with(source: Source, line: int, keyword: str, function: str = "") -> ast.Call | None:
+    """Find the call around this line that has a keyword; of several the one of this function, None if not one."""
+    calls = (n for n in source.nodes if isinstance(n, ast.Call) and any(k.arg == keyword for k in n.keywords))
+    found = [node for node in calls if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    named = [node for node in found if called_name(node) == function]
+    return found[0] if len(found) == 1 else named[0] if len(named) == 1 else None
+
+
 def called_name(node: ast.Call) -> str:
     """Return the last name of what is called."""
     function = node.func
@@ -204,7 +356,7 @@ def called_name(node: ast.Call) -> str:
 
 def drop_keyword(source: Source, line: int, keyword: str, function: str = "") -> tuple[Rewrite, ...] | None:
     """Take one keyword argument out of the call around this line."""
-    call = find_call(source, line, keyword, function) or find_call(source, line, keyword)
+    call = call_with(source, line, keyword, function)
     if call is None:
         return None
     (entry,) = [entry for entry in call.keywords if entry.arg == keyword][:1]

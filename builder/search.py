@@ -20,6 +20,7 @@ from builder.model import Oid, Tree
 from builder.plan import Plan
 from builder.proposals import CarryOver, Draft, LeftOut, Proposal, Trees, in_sequence, key_of, patch_text
 from builder.shelving import Target
+from builder.statements import parts
 from builder.suggest import did_you_mean
 from builder.symbols import UnreadableError
 
@@ -352,10 +353,10 @@ def _is_inside(finding: Finding, proposal: Proposal, tree: Tree) -> bool:
     if not change.symbols:
         return True
     try:
-        spans = carry.definitions(tree.read(change.path) or b"")
+        own = [part for part in parts(tree.read(change.path) or b"") if part.binds & {*change.symbols}]
     except UnreadableError:
         return True
-    return any(first <= finding.line <= last for first, last in (spans.get(name, (0, -1)) for name in change.symbols))
+    return any(part.first <= finding.line <= part.last for part in own)
 
 
 def _read_at(upstream: Upstream, commit: Oid, prefix: str, path: str) -> bytes | None:

@@ -114,7 +114,7 @@ class Own(Box):
 _PROVES = frozenset(KINDS) - {"bad-instantiation", "unexpected-positional-argument"}
 """Kinds that the faults above must show in every answer: a checker that is silent on them is silent on all."""
 
-_FORM = "3"
+_FORM = "4"
 """Changes with the form of what is kept."""
 
 _STALE_SECONDS = 24 * 3600
@@ -176,7 +176,7 @@ class Pyrefly:
             raise Unavailable("type checker", message, hint=hint) from None
         # An answer that cannot be kept is an answer all the same.
         with suppress(Unavailable):
-            write_atomic(kept, json.dumps([[c.kind, c.path, c.line, c.message] for c in found]).encode())
+            write_atomic(kept, json.dumps([[c.kind, c.path, c.line, c.message, c.column] for c in found]).encode())
         return found
 
     def _key(self, blobs: dict[str, Oid], wanted: Sequence[str] | None) -> str:
@@ -212,14 +212,18 @@ class Pyrefly:
             errors: list[dict[str, Any]] = json.loads(path.read_bytes())["errors"]
             found = [
                 Complaint(
-                    str(e["name"]), _relative(str(e["path"]), root), int(e["line"]), str(e["concise_description"])
+                    str(e["name"]),
+                    _relative(str(e["path"]), root),
+                    int(e["line"]),
+                    str(e["concise_description"]),
+                    int(e["column"]),
                 )
                 for e in errors
                 if e["name"] in KINDS
             ]
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise self._failed(f"gave no answer that can be read ({type(error).__name__})", said) from None
-        return tuple(sorted(set(found), key=lambda c: (c.path, c.line, c.kind, c.message)))
+        return tuple(sorted(set(found), key=lambda c: (c.path, c.line, c.kind, c.message, c.column)))
 
     def _write_out(self, tree: Tree, blobs: dict[str, Oid], root: Path) -> None:
         for path in blobs:
@@ -332,7 +336,7 @@ def _read(path: Path, blobs: Collection[str]) -> tuple[Complaint, ...] | None:
 
 
 def _is_complaint(entry: object, blobs: Collection[str]) -> bool:
-    if not isinstance(entry, list) or [type(value) for value in entry] != [str, str, int, str]:
+    if not isinstance(entry, list) or [type(value) for value in entry] != [str, str, int, str, int]:
         return False
     return entry[0] in KINDS and entry[1] in blobs
 

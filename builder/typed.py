@@ -223,6 +223,7 @@ class _Judge:
             message,
             names=(name,) if name.isidentifier() else (),
             donor_has=told.donor_has,
+            column=complaint.column,
         )
 
     def _breaks_calls(self, path: str, symbol: str) -> bool:

@@ -11,6 +11,7 @@ from builder.findings import Finding
 from builder.modules import Modules
 from builder.proposals import Draft, Trees, is_sound, key_of
 from builder.rewrites import Rewrite, Source
+from builder.symbols import UnreadableError, syntax
 
 
 class View:
@@ -46,12 +47,15 @@ class View:
         return self.source_in(self.merged, path)
 
     def tree_of(self, modules: Modules, path: str) -> ast.Module:
-        return self.source_in(modules, path).tree
+        return syntax(modules.read(path))
 
     def source_in(self, modules: Modules, path: str) -> Source:
         key = id(modules), path
         if key not in self._sources:
-            self._sources[key] = Source(modules.read(path))
+            try:
+                self._sources[key] = Source(modules.read(path))
+            except UnreadableError as error:
+                raise UnreadableError(f"{path}: {error}") from None
         return self._sources[key]
 
     def definer(self, modules: Modules, module: str, name: str, seen: frozenset[str] = frozenset()) -> str | None:

@@ -156,12 +156,23 @@ def test_d1_d_a_base_with_neither_and_nothing_plausible_is_left_with_the_commit_
 def test_a_helper_that_the_base_lacks_altogether_is_carried_with_what_it_uses(make_world):
     library = "import math\n\nLIMIT = 3\n\n\ndef helper(x):\n    return math.floor(x)\n\n\ndef pub_len(items):\n"
     library += "    return min(LIMIT, helper(len(items)))\n"
-    found = make_world({"lib.py": "LIMIT = 2\n"}, {"lib.py": library}, {"user.py": USER}).adapt()
+    found = make_world({"lib.py": "LIMIT = 3\n"}, {"lib.py": library}, {"user.py": USER}).adapt()
     assert (found.verdict, found.left) == ("ok", [])
     (proposal,) = found.taken.values()
     (entry,) = tomllib.loads(proposal["text"])["carry"]
     assert (entry["path"], entry["symbols"], entry["from"]) == ("sglang/lib.py", ["math", "helper", "pub_len"], "pr:1")
-    assert "uses the base's own LIMIT, whose code differs" in entry["reason"]
+    assert entry["reason"].endswith("; math, helper because pub_len uses them")
+
+
+def test_a_carry_that_would_use_another_helper_of_the_base_waits_for_a_person(make_world):
+    library = "def helper(x):\n    return {}\n"
+    newer = library.format("x + 1") + "\n\ndef pub_len(items):\n    return helper(len(items))\n"
+    world = make_world({"lib.py": library.format("x")}, {"lib.py": newer}, {"user.py": USER})
+    found = world.adapt()
+    assert (found.verdict, found.taken) == ("refused", {})
+    assert "the base's own helper, whose code is not" in found.offered["pub_len/carry"]["loses"]
+    chosen = world.adapt("--pr", "1", "--accept", "pub_len/carry")
+    assert (chosen.verdict, chosen.document["needed_a_person"]) == ("ok", 1)
 
 
 def test_a_missing_module_is_carried_whole_and_what_it_imports_in_turn(make_world):
@@ -267,13 +278,23 @@ INFO = (
 READER = "from sglang.info import Info\n\n\ndef step(info: Info):\n    if info.size:\n        return info.next_len\n"
 
 
+FILLS = "\n    def fill(self, sizes):\n        self.{} = sum(sizes)\n"
+
+
 def test_d3_an_attribute_under_its_older_name_is_read_so(make_world):
-    pull = {"worker.py": READER}
-    found = make_world({"info.py": INFO.format("reserved_len")}, {"info.py": INFO.format("next_len")}, pull).adapt()
+    base, newer = ({"info.py": (INFO + FILLS).format(name, name)} for name in ("reserved_len", "next_len"))
+    found = make_world(base, newer, {"worker.py": READER}).adapt()
     (proposal,) = found.taken.values()
     assert (found.verdict, proposal["id"]) == ("ok", "next_len/rename")
     assert "+        return info.reserved_len\n" in proposal["text"]
-    assert "declared alike, after size" in " ".join(proposal["text"].split())
+    assert "declared alike, after size (int = 0); fill sets it to the same value" in " ".join(proposal["text"].split())
+
+
+def test_d3_a_field_that_only_stands_where_another_stood_is_for_a_person(make_world):
+    base, newer = ({"info.py": INFO.format(name)} for name in ("reserved_len", "next_len"))
+    found = make_world(base, newer, {"worker.py": READER}).adapt()
+    assert (found.verdict, found.taken) == ("refused", {})
+    assert {"next_len/rename-reserved-len", "next_len/declare"} <= set(found.offered)
 
 
 def test_d3_an_attribute_that_two_could_be_is_for_a_person(make_world):
@@ -594,11 +615,11 @@ def test_on_the_stand_in_every_break_with_a_mechanical_answer_is_settled_and_the
     assert not any(proposal["needs_accept"] for proposal in found.taken.values())
     (carried,) = tomllib.loads(found.taken["mamba_track_grid/carry"]["text"])["carry"]
     assert "mamba_checkpoint_grid" in carried["symbols"]
-    assert [(f["kind"], f["path"]) for f in found.document["left"] if f["kind"] != "reverse"] == [
+    assert {(f["kind"], f["path"]) for f in found.document["left"] if f["kind"] != "reverse"} == {
         ("signature", AUX),
         ("config-leaf-missing", AUX),
         ("name-missing", WORKER_FILE),
-    ]
+    }
     assert (found.verdict, found.document["needed_a_person"], found.document["written"]) == ("refused", 3, [])
     assert {PORT, "compute_spec_logprobs/call", "compute_spec_logprobs/drop-call", LEAVE} <= set(found.offered)
     leaf = "speculative_draft_kv_cache_dtype"

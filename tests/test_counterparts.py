@@ -46,61 +46,102 @@ def test_equal_code_under_an_unlike_name_counts_only_where_there_is_enough_of_it
     assert definition("one", "def one(): ...\n", "def quite_different(): ...\n") == []
 
 
-def attribute(name: str, donor: str, base: str) -> list[str]:
+def attribute(name: str, donor: str, base: str) -> list[tuple[str, bool]]:
     sides = [parse(f"class C:\n{text}".encode()).body[0] for text in (donor, base)]
     assert all(isinstance(side, ast.ClassDef) for side in sides)
-    return [each.name for each in counterparts.of_attribute(name, *sides)]
+    return [(each.name, each.likeness == "same code") for each in counterparts.of_attribute(name, *sides)]
+
+
+SETS = "    def {1}(self, x, y):\n        self.{0} = {2}\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "donor", "base", "expected"),
+    ("donor", "base"),
     [
-        # the same declaration between the same neighbours
-        ("new", "    a: int = 1\n    new: str = ''\n", "    a: int = 1\n    old: str = ''\n", ["old"]),
-        ("new", "    a: int = 1\n    new: str = ''\n", "    a: int = 1\n    old: int = 0\n", []),
-        ("new", "    new: str = ''\n    a: int = 1\n", "    a: int = 1\n    old: str = ''\n", []),
-        # two that could be it, told apart by their place
-        (
-            "new_b",
-            "    new_a: int = 0\n    new_b: int = 0\n",
-            "    old_a: int = 0\n    old_b: int = 0\n",
-            ["old_b"],
-        ),
-        # the same value, set by the function of the same name
-        (
-            "new",
-            "    def f(self, x):\n        self.new = x + 1\n",
-            "    def f(self, x):\n        self.old = x + 1\n",
-            ["old"],
-        ),
-        (
-            "new",
-            "    def f(self, x):\n        self.new = x + 1\n",
-            "    def g(self, x):\n        self.old = x + 1\n",
-            [],
-        ),
-        # the change of prefix that a sibling shows
-        (
-            "new_len_sum",
-            "    def f(self, x, y):\n        self.new_len_cpu = x\n        self.new_len_sum = y\n",
-            "    def f(self, x, z):\n        self.old_len_cpu = x\n        self.old_len_sum = z\n",
-            ["old_len_sum"],
-        ),
+        # the same declaration between the same neighbours, with a word in common or not
+        ("    a: int = 1\n    new: str = ''\n", "    a: int = 1\n    old: str = ''\n"),
+        ("    num_p_tokens: int = 0\n    new: int = 0\n", "    num_p_tokens: int = 0\n    old: int = 0\n"),
+        # two that could be it are told apart by their place
+        ("    new_a: int = 0\n    new: int = 0\n", "    old_a: int = 0\n    old: int = 0\n"),
         # methods by their code
-        ("new", "    def new(self):\n        return self.x\n", "    def old(self):\n        return self.x\n", ["old"]),
-        ("new", "    new: int = 0\n", "    new: int = 0\n", []),
-        ("new", "    other: int = 0\n", "    old: int = 0\n", []),
+        ("    def new(self):\n        return self.x\n", "    def old(self):\n        return self.x\n"),
     ],
 )
-def test_an_attribute_is_compared_by_declaration_value_and_family(name, donor, base, expected):
-    assert attribute(name, donor, base) == expected
+def test_a_declaration_in_the_same_place_is_a_hint_and_no_proof(donor, base):
+    assert attribute("new", donor, base) == [("old", False)]
 
 
-@pytest.mark.parametrize(("old", "likeness"), [("kept_len", "same code"), ("colour", "same signature")])
-def test_that_a_field_stands_where_another_stood_proves_little_if_no_word_is_left(old, likeness):
-    donor, base = (parse(f"class C:\n    a: int = 1\n    {name}: int = 0\n".encode()) for name in ("new_len", old))
-    (found,) = counterparts.of_attribute("new_len", donor.body[0], base.body[0])
-    assert (found.name, found.likeness) == (old, likeness)
+@pytest.mark.parametrize(
+    ("donor", "base"),
+    [
+        ("    a: int = 1\n    new: str = ''\n", "    a: int = 1\n    old: int = 0\n"),
+        ("    new: str = ''\n    a: int = 1\n", "    a: int = 1\n    old: str = ''\n"),
+        ("    new: int = 0\n", "    new: int = 0\n"),
+        ("    other: int = 0\n", "    old: int = 0\n"),
+        (SETS.format("new", "f", "x + 1"), SETS.format("old", "g", "x + 1")),
+        (SETS.format("new", "f", "None"), SETS.format("old", "f", "None")),
+    ],
+)
+def test_what_a_declaration_contradicts_or_nothing_shows_is_no_counterpart(donor, base):
+    assert attribute("new", donor, base) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "is_proof"),
+    [
+        ("x + 1", True),
+        ("len(x)", True),
+        ("self.y[:x]", True),
+        ("None", False),
+        ("0", False),
+        ("'a' + 'b'", False),
+        ("[]", False),
+        ("dict()", False),
+        ("Lock()", False),
+        ("DEFAULT", False),
+        ("x", False),
+    ],
+)
+def test_equal_values_prove_something_only_where_they_are_made_of_what_the_function_is_given(value, is_proof):
+    sides = SETS.format("new_len", "f", value), SETS.format("old_len", "f", value)
+    assert attribute("new_len", *sides) == [("old_len", is_proof)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_proof"),
+    [
+        ("        made = self.buffer[:x]\n", True),
+        ("        made = []\n", False),
+        ("        made = self.buffer[:x]\n        made = y.z\n", False),
+        ("        for made in x: pass\n", False),
+    ],
+)
+def test_a_variable_stands_for_the_one_value_that_it_was_made_from(lines, is_proof):
+    new, old = (f"    def f(self, x, y):\n{lines}        self.{name}_len = made\n" for name in ("new", "old"))
+    assert attribute("new_len", new, old) == [("old_len", is_proof)]
+
+
+def test_a_value_that_several_attributes_have_tells_none_of_them():
+    donor, base = (
+        f"    def f(self, x):\n        self.same_{name} = x + 1\n        self.{name}_len = x + 1\n"
+        for name in ("new", "old")
+    )
+    assert attribute("new_len", donor, base) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "is_proof"),
+    [
+        (("new_len_cpu", "new_len_sum", "old_len_cpu", "old_len_sum"), "x + 1", True),
+        (("cpu_len_new", "sum_len_new", "cpu_len_old", "sum_len_old"), "x + 1", True),
+        (("new_len_cpu", "new_len_sum", "old_len_cpu", "old_len_sum"), "None", False),
+    ],
+)
+def test_a_change_of_prefix_or_suffix_counts_where_it_is_proved_for_another_attribute(names, value, is_proof):
+    one, two, old_one, old_two = names
+    body = "    def f(self, x, {0}):\n        self.{1} = " + value + "\n        self.{2} = {0}\n"
+    found = attribute(two, body.format("y", one, two), body.format("z", old_one, old_two))
+    assert ((old_two, True) in found) is is_proof
 
 
 DONOR = b"""
@@ -124,11 +165,12 @@ def wanted(a, b=LIMIT, *, c: 'Hint' = None):
 def helper(a):
     return wanted(a)
 
+class Base: ...
+class Kind: ...
+
 class Child(Base):
     field: Kind = TABLE
 
-class Base: ...
-class Kind: ...
 def hinted(x: Hint): ...
 """
 

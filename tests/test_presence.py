@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.presence import Versions, judge
+from builder.presence import Versions, definitions, judge
 
 PARENT = b"import os\n\n\ndef kept():\n    return 1\n\n\nclass A:\n    def f(self):\n        return 1\n"
 RESULT = PARENT.replace(b"        return 1\n", b"        return 2\n\n    def g(self):\n        return 'new one'\n")
@@ -12,6 +12,13 @@ RESULT = PARENT.replace(b"        return 1\n", b"        return 2\n\n    def g(s
 
 def presence(ours: bytes | None, mentioned: tuple[str, ...] = (), parent: bytes = PARENT, result: bytes = RESULT):
     return judge("sglang/a.py", Versions(ours, parent, result), lambda name: name in mentioned)
+
+
+def test_a_form_feed_is_no_line_end_where_the_lines_of_a_definition_are_compared():
+    text = b'S = "\x0c"\n\n\ndef g():\n    a = 1\n    return a + %d\n'
+    one, other = definitions(text % 1)["g"], definitions(text % 2)["g"]
+    assert one.lines == ("def g():", "    a = 1", "    return a + 1")
+    assert not one.is_same_as(other)
 
 
 def test_the_result_itself_is_exact():

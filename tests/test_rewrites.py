@@ -8,6 +8,7 @@ from builder import rewrites
 from builder.model import Tree
 from builder.proposals import Draft, in_sequence, patch_text
 from builder.rewrites import Rewrite, Source
+from builder.symbols import UnreadableError
 
 NAME = "n" * 70
 LONG = f"from m import {NAME}\n"
@@ -102,10 +103,126 @@ def test_a_call_goes_only_where_its_value_is_used_nowhere(text, expected):
     assert done(text, rewrites.drop_calls(Source(text.encode()), "x")) == expected
 
 
-def test_only_the_attribute_is_renamed_and_not_what_is_called_like_it():
-    text = "s = 'é'; f(old=a.old, b=b.old)  # old\na.old.older = old\n"
-    found = rewrites.rename_attributes(Source(text.encode()), [1, 2], "old", "new")
-    assert done(text, found) == "s = 'é'; f(old=a.new, b=b.new)  # old\na.new.older = old\n"
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        ("s = 'é'; f(old=a.old, b=b.old)  # old\n", 16, "s = 'é'; f(old=a.new, b=b.old)  # old\n"),
+        ("s = 'é'; f(old=a.old, b=b.old)  # old\n", 25, "s = 'é'; f(old=a.old, b=b.new)  # old\n"),
+        ("a.old.older = old\n", 0, "a.new.older = old\n"),
+        ("\ufeffa.old\n", 1, "\ufeffa.new\n"),
+        ("(a\n .old)\n", 2, "(a\n .new)\n"),
+        ("f(a.old, b.old)\n", 0, None),
+        ("a.old.old\n", 1, None),
+        ("a.old\n", 2, None),
+    ],
+)
+def test_only_the_attribute_whose_expression_starts_there_is_renamed(text, column, expected):
+    source = Source(text.encode())
+    node = rewrites.attribute_at(source, 1, column, "old")
+    assert done(text, rewrites.rename(source, [node], "new") if node else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "more", "is_seen"),
+    [
+        ("def f(c, d):\n", "c.q", True),
+        ("def f(c, d):\n", "[c.q for x in d]", True),
+        ("def f(c, d):\n", "d.q", False),
+        ("def f(c, d):\n    c = d\n", "c.q", False),
+        ("def f(c, d):\n    for c in d: pass\n", "c.q", False),
+        ("def f(c, d):\n    g = lambda c: c\n", "c.q", False),
+        ("def f(c, d):\n    import c\n", "c.q", False),
+        ("def f(c, d):\n    if isinstance(c, int): pass\n", "c.q", False),
+        ("def f(c, d):\n    match c:\n        case int(): pass\n", "c.q", False),
+        ("def f(c, d):\n    if not isinstance(c, C):\n        raise d\n", "c.q", True),
+        ("def f(c, d):\n    assert isinstance(c, m.C)\n", "c.q", True),
+        ("def f(c, d):\n    if not isinstance(c, D):\n        raise d\n", "c.q", False),
+        ("def f(c, d):\n    if not isinstance(c, C):\n        d()\n", "c.q", False),
+        ("def f(d):\n    global c\n", "c.q", False),
+        ("def f(d):\n", "c.q", False),
+    ],
+)
+def test_more_reads_are_of_the_same_object_only_where_its_variable_is_bound_once(head, more, is_seen):
+    source = Source(f"{head}    c.q\n    {more}\n".encode())
+    line = head.count("\n") + 1
+    node = rewrites.attribute_at(source, line, 5, "q")
+    assert node is not None
+    assert (line + 1 in {part.lineno for part in rewrites.same_receiver(source, node, "C")}) is is_seen
+
+
+@pytest.mark.parametrize(
+    ("before", "is_seen"), [("", True), ("    self.c.x = 1\n", True), ("    self.c = other\n", False)]
+)
+def test_a_dotted_receiver_is_the_same_while_nothing_on_the_way_is_set(before, is_seen):
+    source = Source(f"def f(self, other):\n    self.c.q\n{before}    self.c.q\n".encode())
+    node = rewrites.attribute_at(source, 2, 5, "q")
+    assert node is not None
+    assert (len(rewrites.same_receiver(source, node, "C")) == 2) is is_seen
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from sglang import lib\nlib.old(o.old)\n", "from sglang import lib\nlib.new(o.old)\n"),
+        ("import sglang.lib\nsglang.lib.old(o.old)\n", "import sglang.lib\nsglang.lib.new(o.old)\n"),
+        ("from . import lib as m\nm.old\n", "from . import lib as m\nm.new\n"),
+        ("from sglang import lib\nother.old\n", None),
+        ("from sglang import lib; lib = other\nlib.old\n", None),
+        ("from sglang import lib\n(lambda lib: lib.old)\n", None),
+    ],
+)
+def test_a_name_read_through_a_module_is_told_from_other_attributes(text, expected):
+    source = Source(text.encode())
+    found = rewrites.through_module(source, 2, "sglang.lib", "old", "sglang/a.py")
+    assert done(text, rewrites.rename(source, found or (), "new")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("from m.n import x\nimport m.n\n", True),
+        ("from m.n import x, y\n", True),
+        ("from m.n import x\nfrom m.n.o import y\n", True),
+        ("from m.n import x\nfrom m import n\n", True),
+        ("from m.n import x\n", False),
+        ("from m.n import x\nimport m\n", False),
+        ("from m.n import x\nfrom m.nn import y\n", False),
+        ("from m.n import x\ndef f():\n    import m.n\n", False),
+    ],
+)
+def test_a_module_is_imported_still_where_another_import_of_it_runs_too(text, stays):
+    assert rewrites.is_imported_still(Source(text.encode()), 1, "x", "m.n", "m/a.py") is stays
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "function", "expected"),
+    [
+        ("f(g(k=1), k=2)\n", 1, "f", "f(g(k=1))\n"),
+        ("f(g(k=1), k=2)\n", 1, "g", "f(g(), k=2)\n"),
+        ("f(g(k=1), k=2)\n", 1, "h", None),
+    ],
+)
+def test_of_two_calls_with_a_keyword_the_named_one_loses_it(text, line, function, expected):
+    assert done(text, rewrites.drop_keyword(Source(text.encode()), line, "k", function)) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "is_editable"),
+    [
+        (b"x = 1\r\ny = 2\n", True),
+        ("x = 'é\x0c'\n".encode(), True),
+        (b"# coding: latin-1\nx = 1\n", True),
+        (b"# coding: latin-1\nx = '\xe9'\n", False),
+        ("# coding: latin-1\nx = 'é'\n".encode(), False),
+        (b"x = 1\ry = 2\r", False),
+    ],
+)
+def test_no_edit_is_made_of_a_source_whose_places_are_not_those_of_its_bytes(data, is_editable):
+    if is_editable:
+        assert Source(data).data == data
+        return
+    with pytest.raises(UnreadableError, match="no edit is made"):
+        Source(data)
 
 
 def test_a_byte_order_mark_is_no_column():

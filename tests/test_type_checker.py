@@ -89,8 +89,10 @@ def test_what_is_installed_here_says_nothing_of_the_tree(checker: Pyrefly) -> No
 def test_an_answer_is_kept_and_only_for_the_same_files(checker: Pyrefly, tmp_path: Path) -> None:
     first = checker.check(tree(FILES), "sglang")
     (kept,) = (tmp_path / "cache" / "answers").iterdir()
-    kept.write_text('[["unknown-name", "sglang/user.py", 1, "from the cache"]]')
-    assert checker.check(tree(FILES), "sglang") == (Complaint("unknown-name", "sglang/user.py", 1, "from the cache"),)
+    kept.write_text('[["unknown-name", "sglang/user.py", 1, "from the cache", 1]]')
+    assert checker.check(tree(FILES), "sglang") == (
+        Complaint("unknown-name", "sglang/user.py", 1, "from the cache", 1),
+    )
     assert checker.check(tree({**FILES, "sglang/other.py": ""}), "sglang") == first
 
 
@@ -102,9 +104,10 @@ def test_an_answer_is_kept_and_only_for_the_same_files(checker: Pyrefly, tmp_pat
         '""',
         "null",
         '["abcd"]',
-        '[["unknown-name", "sglang/user.py", 1e999, "x"]]',
-        '[["unknown-name", "../../outside.py", 1, "x"]]',
-        '[["whatever", "sglang/user.py", 1, "x"]]',
+        '[["unknown-name", "sglang/user.py", 1e999, "x", 1]]',
+        '[["unknown-name", "../../outside.py", 1, "x", 1]]',
+        '[["whatever", "sglang/user.py", 1, "x", 1]]',
+        '[["unknown-name", "sglang/user.py", 1, "no column"]]',
         "[" * 200_000,
     ],
 )

@@ -234,7 +234,7 @@ def add_stores(node: ast.ClassDef, found: Members) -> None:
         if isinstance(method, ast.ClassDef):
             continue
         named = arguments(method.args)
-        if named:
+        if named and method.name != "__setstate__":  # which gives back what others have set
             _add_method(method, named[0].arg, found)
 
 
@@ -253,10 +253,14 @@ def _add_method(method: ast.FunctionDef | ast.AsyncFunctionDef, receiver: str, f
                 name == receiver and attribute in _REGISTERS
             ):
                 _add_key(key, method, found)
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="__dict__"))) if (
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="__dict__"), attr=how)
+            ) if name == receiver and how in ("update", "setdefault"):
+                found.open_because = f"{method.name} writes {receiver}.__dict__"
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="__dict__"), ctx=ast.Store()) if (
                 name == receiver
             ):
-                found.open_because = f"{method.name} uses {receiver}.__dict__"
+                found.open_because = f"{method.name} writes {receiver}.__dict__"
 
 
 def _add_key(key: ast.expr, method: ast.FunctionDef | ast.AsyncFunctionDef, found: Members) -> None:
