@@ -304,12 +304,17 @@ class Search:
             made = build.complete(self._start, self._doors)
         blocked = {key: why for what, why in self._blocked.items() for key in what.settles}
         offered = tuple(p for p in offers.proposals if not self._is_wanted(p))
+        # What a carry that was withdrawn came to on its way is still a person's to choose.
+        on_the_way = tuple(self._chosen_by_nobody({p.id for p in (*state.taken, *offered)})) if blocked else ()
         left = []
         for finding in made.found.findings:
             if finding.is_open:
                 why = blocked.get((finding.path, finding.symbol)) or offers.why.get(key_of(finding), "")
                 ids = tuple(p.id for p in offered if p.change and key_of(finding) in map(key_of, p.settles))
+                if (finding.path, finding.symbol) in blocked:
+                    ids = (*(p.id for p in on_the_way), *ids)
                 left.append(Left(finding, why, ids))
+        offered = (*offered, *on_the_way)
         return Adaptation(
             made,
             state.taken,
@@ -319,6 +324,13 @@ class Search:
             {patch.id: patch.text for patch in state.patches},
             made.notes,
         )
+
+    def _chosen_by_nobody(self, known: set[str]) -> Iterator[Proposal]:
+        """Yield the carries that were alternatives on the way to a dead end: with them, it may be none."""
+        for proposal in self._seen.values():
+            is_open = proposal.needs_accept and isinstance(proposal.change, CarryOver)
+            if is_open and proposal.id not in known and not self._is_wanted(proposal):
+                yield proposal
 
     def _refuse_unknown_choices(self) -> None:
         choices = [proposal.id for proposal in self._seen.values() if proposal.change is not None]

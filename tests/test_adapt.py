@@ -488,6 +488,7 @@ RUNTIME = (
 )
 AUX, UTILS, WORKER_FILE = RUNTIME[1], RUNTIME[3], RUNTIME[4]
 PORT, LEAVE = "compute_spec_logprobs/port", "spec_aux_hidden_state/leave-out"
+TWICE = "model_override_base/carry"
 
 
 @pytest.fixture
@@ -604,7 +605,6 @@ def test_on_the_stand_in_every_break_with_a_mechanical_answer_is_settled_and_the
     mechanical = {
         "sglang.srt.speculative.spec_utils.sample_simulated_acc_len": "sample_simulated_acc_len/alias",
         "sglang.srt.lora.layers.unwrap_lora_layer": "unwrap_lora_layer/carry",
-        "sglang.srt.runtime_context.mamba_track_grid": "mamba_track_grid/carry",
         "sglang.srt.speculative.spec_tp_sync": "spec_tp_sync/carry",
         f"{info}.nxt_kv_lens_cpu": "nxt_kv_lens_cpu/rename",
         f"{info}.nxt_kv_lens_sum": "nxt_kv_lens_cpu/rename",
@@ -613,22 +613,25 @@ def test_on_the_stand_in_every_break_with_a_mechanical_answer_is_settled_and_the
     }
     assert mechanical.items() <= settled(found).items()
     assert not any(proposal["needs_accept"] for proposal in found.taken.values())
-    (carried,) = tomllib.loads(found.taken["mamba_track_grid/carry"]["text"])["carry"]
-    assert "mamba_checkpoint_grid" in carried["symbols"]
+    # Break 4: what it needs in turn would make a second registry beside the base's own, which a person has to want.
+    assert "mamba_track_grid/carry" not in found.taken
     assert {(f["kind"], f["path"]) for f in found.document["left"] if f["kind"] != "reverse"} == {
         ("signature", AUX),
         ("config-leaf-missing", AUX),
         ("name-missing", WORKER_FILE),
     }
-    assert (found.verdict, found.document["needed_a_person"], found.document["written"]) == ("refused", 3, [])
-    assert {PORT, "compute_spec_logprobs/call", "compute_spec_logprobs/drop-call", LEAVE} <= set(found.offered)
+    assert (found.verdict, found.document["needed_a_person"], found.document["written"]) == ("refused", 4, [])
+    assert {PORT, "compute_spec_logprobs/call", "compute_spec_logprobs/drop-call", LEAVE, TWICE} <= set(found.offered)
+    assert "MODEL_OVERRIDES" in found.offered[TWICE]["loses"]
     leaf = "speculative_draft_kv_cache_dtype"
     assert {f"{leaf}/drop-keyword", f"{leaf}/default"} <= set(found.offered)
 
-    chosen = run("adapt", "--write", "--accept", PORT, "--accept", LEAVE)
+    chosen = run("adapt", "--write", "--accept", PORT, "--accept", LEAVE, "--accept", TWICE)
     assert (chosen.exit_code, chosen.verdict, chosen.left) == (0, "ok", [])
-    assert {PORT, LEAVE} <= set(chosen.taken)
-    assert chosen.document["needed_a_person"] == 3
+    assert {PORT, LEAVE, TWICE} <= set(chosen.taken)
+    (carried,) = tomllib.loads(chosen.taken["mamba_track_grid/carry"]["text"])["carry"]
+    assert "mamba_checkpoint_grid" in carried["symbols"]
+    assert chosen.document["needed_a_person"] == 4
     assert all(proposal["removes"] is None for proposal in chosen.taken.values())
     definition = (tmp_path / "shelf/overlays/copied.toml").read_text()
     assert definition.startswith('# copied whole\ntitle = "the stand-in, copied"\npull-requests = [35371]\n')

@@ -15,7 +15,7 @@ from tests.support.scene import Scene, write_catalogue
 from tests.test_derived_breaks import FIVE, WORKER, _rule
 
 REACH = Path(__file__).parent / "lab/in_image/reach_draft_input.py"
-ACCEPTED = ("compute_spec_logprobs/port", "spec_aux_hidden_state/leave-out")
+ACCEPTED = ("compute_spec_logprobs/port", "spec_aux_hidden_state/leave-out", "model_override_base/carry")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_proposals_accepted_pass_smoke_and_reach_what_no_import_shows(
     accept = [word for choice in ACCEPTED for word in ("--accept", choice)]
     adapted = scene.run("adapt", "--base", base.name, "--overlay", "copies", "--write", *accept)
     assert (adapted.exit_code, adapted.document["verdict"], adapted.document["left"]) == (0, "ok", []), adapted
-    assert adapted.document["needed_a_person"] == 3
+    assert adapted.document["needed_a_person"] == 4
 
     built = scene.build(base.name, "--overlay", "copies", "--draft", draft_checkpoint)
     assert (built.exit_code, built.document["verdict"]) == (0, "ok"), built
