@@ -3,6 +3,7 @@
     python -m benchmarks.compat_corpus                  210 files, 30 of each step between two releases
     python -m benchmarks.compat_corpus --step 0.5.17    only files of 0.5.17 put on 0.5.16
     python -m benchmarks.compat_corpus --per-step 60    more files
+    python -m benchmarks.compat_corpus --skip 30        the next 210: files that nobody looked at when rules were made
     python -m benchmarks.compat_corpus --json           one document on stdout, with every disagreement
 
 The corpus: files below `srt/` that changed between two releases, each put alone on the older tree, drawn by hash and
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--step", action="append", choices=wheels.VERSIONS[1:], help="only files of this release")
     parser.add_argument("--per-step", type=int, default=_PER_STEP, metavar="N", help=f"files of each ({_PER_STEP})")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N files of each step")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N pairs only")
     parser.add_argument("--whole", action="store_true", help="let the type checker read every merged tree as a whole")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -82,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(words: argparse.Namespace) -> int:
-    corpus = [pair for older, newer in _STEPS for pair in choose(older, newer, words.per_step)]
+    first, last = words.skip, words.skip + words.per_step
+    corpus = [pair for older, newer in _STEPS for pair in choose(older, newer, last)[first:]]
     pairs = [pair for pair in corpus if not words.step or pair.newer in words.step][: words.limit]
     started = time.perf_counter()
     # What was found out for the whole corpus serves a part of it too.

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from builder.classes import Class, Classes
+from builder.falls import may_import
 from builder.findings import Finding, Kind
 from builder.modules import Modules
 from builder.signatures import Function, Shape, misfit
-from builder.symbols import UnreadableError, module_of, syntax
+from builder.symbols import UnreadableError, as_bytes, module_of, syntax
 from builder.uses import imported_names
 
 _OTHER_HEAD = frozenset({"property", "cached_property", "overload", "staticmethod", "classmethod", "setter", "getter"})
@@ -41,26 +42,37 @@ def check(old: Modules, new: Modules, changed: Collection[str], donors: Mapping[
         if path in donors and path in new.tree.paths
         for finding in _misfits(path, new, donors[path], "signature")
     ]
-    names = _renewed(old, new, changed)
-    words = {name.encode() for name in names}
+    renewed = {path: names for path in sorted(changed) if (names := _renewed(path, old, new))}
     reverse = [
         finding
         for path in sorted(path for path in new.paths.values() if path.endswith(".py") and path not in changed)
-        if words and any(word in _bytes(path, new) for word in words)
-        for finding in _misfits(path, new, old, "reverse")
-        if finding.symbol.rpartition(".")[2] in names
+        if (names := _called(path, renewed, new))
+        for finding in _misfits(path, new, old, "reverse", names)
     ]
     return (*forward, *reverse)
 
 
-def _misfits(path: str, ours: Modules, theirs: Modules, kind: Kind) -> Iterator[Finding]:
-    """Yield the calls of a file that fit `theirs` and not `ours`."""
+def _called(path: str, renewed: Mapping[str, frozenset[str]], new: Modules) -> frozenset[str]:
+    """Return the names of changed heads that a file may call: it has the word, and may import the changed module."""
+    if not renewed:
+        return frozenset()
+    data = _bytes(path, new)
+    near = (names for source, names in renewed.items() if may_import(module_of(source) or "", data))
+    return frozenset(name for names in near for name in names if as_bytes(name) in data)
+
+
+def _misfits(
+    path: str, ours: Modules, theirs: Modules, kind: Kind, names: Collection[str] | None = None
+) -> Iterator[Finding]:
+    """Yield the calls of a file (of these names alone, if any are given) that fit `theirs` and not `ours`."""
     try:
         tree = syntax(ours.read(path))
     except UnreadableError:
         return
     here, there = _Resolver(path, tree, ours), _Resolver(path, tree, theirs)
     for call, owner in _calls(tree, None):
+        if names is not None and here.original(_name_of(call)) not in names:
+            continue
         target = here.target(call, owner)
         if target is None or not _is_hidden(target.node):
             continue
@@ -68,11 +80,11 @@ def _misfits(path: str, ours: Modules, theirs: Modules, kind: Kind) -> Iterator[
         if wanted is None or _decorators(wanted.node) != _decorators(target.node):
             continue
         shape = _known_to(Shape.of(call, bound=target.bound), wanted.node.args)
-        why, names = misfit(shape, target.node.args)
+        why, words = misfit(shape, target.node.args)
         if why and not misfit(shape, wanted.node.args)[0]:
             message = f"calls {target.symbol} {why}" + ("; the overlay changed it" if kind == "reverse" else "")
             has, other = _said(target), _said(wanted)
-            yield Finding(kind, path, call.lineno, target.symbol, "", has, message, names=names, donor_has=other)
+            yield Finding(kind, path, call.lineno, target.symbol, "", has, message, names=words, donor_has=other)
 
 
 def _known_to(shape: Shape, head: ast.arguments) -> Shape:
@@ -103,6 +115,12 @@ def _calls(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.Call, str | N
         yield from _calls(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
 
+def _name_of(call: ast.Call) -> str:
+    """Return the last name of what is called, behind a launcher's brackets too."""
+    function = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+    return getattr(function, "attr", "") or getattr(function, "id", "")
+
+
 class _Resolver:
     """Says which function of one tree a call in a file leads to."""
 
@@ -111,6 +129,10 @@ class _Resolver:
         self._modules = modules
         self._classes = Classes(modules)
         self._imports = imported_names(tree, path, modules)
+
+    def original(self, name: str) -> str:
+        """Return what a name is called where it is imported from."""
+        return self._imports.get(name, ("", ""))[1] or name
 
     def target(self, call: ast.Call, owner: str | None) -> _Target | None:
         """Return the function, None where that cannot be told."""
@@ -165,14 +187,11 @@ def _functions(data: bytes) -> Mapping[int, Function]:
         return {}
 
 
-def _renewed(old: Modules, new: Modules, changed: Collection[str]) -> frozenset[str]:
-    """Return the names of decorated functions whose head the overlay changes."""
-    found = set()
-    for path in changed:
-        before = {(n.name, ast.dump(n.args)) for n in _functions(_bytes(path, old)).values() if n.decorator_list}
-        after = {(n.name, ast.dump(n.args)) for n in _functions(_bytes(path, new)).values() if n.decorator_list}
-        found |= {name for name, _ in before - after} & {name for name, _ in after - before}
-    return frozenset(found)
+def _renewed(path: str, old: Modules, new: Modules) -> frozenset[str]:
+    """Return the names of a file's decorated functions whose head the overlay changes."""
+    before = {(n.name, ast.dump(n.args)) for n in _functions(_bytes(path, old)).values() if n.decorator_list}
+    after = {(n.name, ast.dump(n.args)) for n in _functions(_bytes(path, new)).values() if n.decorator_list}
+    return frozenset({name for name, _ in before - after} & {name for name, _ in after - before})
 
 
 def _bytes(path: str, modules: Modules) -> bytes:

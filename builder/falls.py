@@ -79,7 +79,7 @@ def _importers(wanted: frozenset[str], new: Modules) -> Iterator[tuple[str, str,
     for path in _sources(new):
         try:
             data = new.read(path)
-            is_near = any(_may_import(module, data) for module in wanted)
+            is_near = any(may_import(module, data) for module in wanted)
             found = list(uses(parse(data), path, new)) if is_near else []
         except UnreadableError:
             continue
@@ -93,7 +93,7 @@ def _importers(wanted: frozenset[str], new: Modules) -> Iterator[tuple[str, str,
         yield from ((path, module, use) for module, use in first.items())
 
 
-def _may_import(module: str, data: bytes) -> bool:
+def may_import(module: str, data: bytes) -> bool:
     """Tell whether a text may import a module: by its full name, or by its last one out of the package around it."""
     name = as_bytes(module)
     above, _, tail = name.rpartition(b".")

@@ -238,6 +238,8 @@ def test_base_code_that_calls_a_decorated_function_whose_head_changed_is_a_rever
     assert brief(check(base, donor, LIB)) == [("reverse", USER, 3, "sglang.lib.f")]
     kept = {LIB: DECORATED.format("@torch.no_grad()", "a, b=1"), USER: ""}
     assert check(base, kept, LIB) == Result((), ())
+    renamed = {**base, USER: "from sglang.lib import f as g\n\ng(1)\n"}
+    assert brief(check(renamed, donor, LIB)) == [("reverse", USER, 3, "sglang.lib.f")]
 
 
 OVERRIDE = "from sglang.lib import Base\n\n\nclass Own(Base):\n    def m(self, {}): ...\n"
