@@ -262,13 +262,13 @@ def _ask(
             mounts = {
                 str(wheels.tree(version) / _PACKAGE): {"bind": f"{base.package_parent}/{_PACKAGE}", "mode": "ro"},
                 str(_TRUTH): {"bind": "/program/corpus_truth", "mode": "ro"},
-                str(folder): {"bind": "/work", "mode": "rw"},
+                str(folder): {"bind": "/exchange", "mode": "rw"},
             }
             for other in wheels.VERSIONS:
                 mounts[str(wheels.tree(other))] = {"bind": f"/trees/{other}", "mode": "ro"}
             container = engine.containers.create(
                 base.name,
-                entrypoint=["/usr/bin/python3", "-m", "corpus_truth", "/work/request.json", "/work/answer.json"],
+                entrypoint=["/usr/bin/python3", "-m", "corpus_truth", "/exchange/request.json", "/exchange/answer.json"],
                 environment=_ENVIRONMENT,
                 network_mode="none",
                 volumes=mounts,
