@@ -268,7 +268,13 @@ def _ask(
                 mounts[str(wheels.tree(other))] = {"bind": f"/trees/{other}", "mode": "ro"}
             container = engine.containers.create(
                 base.name,
-                entrypoint=["/usr/bin/python3", "-m", "corpus_truth", "/exchange/request.json", "/exchange/answer.json"],
+                entrypoint=[
+                    "/usr/bin/python3",
+                    "-m",
+                    "corpus_truth",
+                    "/exchange/request.json",
+                    "/exchange/answer.json",
+                ],
                 environment=_ENVIRONMENT,
                 network_mode="none",
                 volumes=mounts,
